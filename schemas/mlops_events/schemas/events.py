@@ -1,0 +1,194 @@
+"""The events that producers, streams and sinks agree on.
+
+Times are nanoseconds since the Unix epoch, durations nanoseconds, unless a name says otherwise.
+`Run`, `Profile`, `Log` and `Stats` are also their own wire form: tagged arrays whose positions are
+never inserted, removed or reused, only appended with a default.
+"""
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "RAW_KINDS",
+    "AnyEvent",
+    "DeadLetter",
+    "EventId",
+    "Kind",
+    "Log",
+    "Observation",
+    "Origin",
+    "Profile",
+    "RawKind",
+    "Run",
+    "Stats",
+    "StatsKey",
+]
+
+RawKind: TypeAlias = Literal["run", "observation", "profile", "log"]
+"""Kinds that emitters send."""
+
+Kind: TypeAlias = Literal["run", "observation", "profile", "log", "stats"]
+"""All kinds; `stats` are made by the streams."""
+
+RAW_KINDS: tuple[RawKind, ...] = ("run", "observation", "profile", "log")
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who emitted an event: one node's place in one training run.
+
+    `run` is the run's id, `role` what the node does in it (miner, validator, aggregator,
+    evaluator, trainer or any other word), `uid` its number or name there, `rank` and
+    `world_size` its place in a process group, `netuid` the subnet.
+    """
+
+    run: str = ""
+    project: str = ""
+    role: str = ""
+    uid: int | str | None = None
+    hotkey: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    node: str = ""
+    version: str = ""
+    environment: str = ""
+    group: str = ""
+    job_type: str = ""
+    netuid: int | None = None
+    tags: dict[str, str] = {}
+
+
+class EventId(msgspec.Struct, frozen=True, order=True):
+    """Names one event for ever: the same event has the same id wherever it is met."""
+
+    emitter: bytes
+    kind: str
+    seq: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.emitter.hex()}/{self.kind}/{self.seq}/{self.index}"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="u"):
+    """A run's start, an update of its config, or its end.
+
+    `status` is set at the end only: `finished`, or `crashed` when an exception ended the program.
+    """
+
+    ts: int
+    state: Literal["start", "update", "end"]
+    config: dict[str, Any] = {}
+    project: str = ""
+    name: str = ""
+    group: str = ""
+    job_type: str = ""
+    status: Literal["finished", "crashed"] | None = None
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that belong together at one moment, such as loss and learning rate of a step.
+
+    A field is a number, a bool, a string, None, a list of samples, or a nested mapping.
+    """
+
+    ts: int
+    name: str
+    fields: dict[str, Any]
+    step: int | None = None
+    tags: dict[str, Any] = {}
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="p"):
+    """How long a section of the program took; `ts` is its end, `failed` if it raised."""
+
+    ts: int
+    name: str
+    duration_ns: int
+    step: int | None = None
+    tags: dict[str, Any] | None = None
+    failed: bool = False
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="l"):
+    """A line of log with values beside it."""
+
+    ts: int
+    level: str
+    message: str
+    logger: str = ""
+    fields: dict[str, Any] = {}
+    step: int | None = None
+    trace_id: str = ""
+    span_id: str = ""
+
+
+class StatsKey(NamedTuple):
+    """The natural key of a Stats within its origin."""
+
+    emitter: bytes
+    kind: str
+    name: str
+    field: str
+    by: str
+    start: int
+    size: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s"):
+    """Mean, min, max and median of one series of one emitter in one window.
+
+    With `by="time"`, `start` and `size` are nanoseconds. `count` samples were finite; `mean`,
+    `min`, `max` and `median` are theirs, None if there was none. `nonfinite` samples were NaN or
+    infinite: the first of them was seen at `first_nonfinite_step`. `last_finite` is the newest
+    finite sample. `revision` is the number of samples, finite or not; a higher one holds all of
+    a lower one. A `final` Stats will not change; `closed_by` says what closed its window:
+    `watermark`, `end`, `hold`, or "" while it is open.
+    """
+
+    kind: str
+    name: str
+    field: str
+    start: int
+    size: int
+    revision: int
+    final: bool
+    count: int
+    mean: float | None = None
+    min: float | None = None
+    max: float | None = None
+    median: float | None = None
+    nonfinite: int = 0
+    first_nonfinite_step: int | None = None
+    last_finite: float | None = None
+    by: str = "time"
+    closed_by: str = ""
+
+    def key(self, emitter: bytes) -> StatsKey:
+        """The natural key of IDENTITY: one key and revision have one content."""
+        return StatsKey(emitter, self.kind, self.name, self.field, self.by, self.start, self.size)
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event that could not be delivered, kept with the reason.
+
+    `sink` is the sink that refused it, or `stream` if no sink has seen it. `payload` is the
+    record's value, or a frame that holds only this event; `truncated` if it was cut, in which
+    case `topic`, `partition` and `offset` still lead to the whole.
+    """
+
+    sink: str
+    reason: str
+    message: str
+    key: str
+    kind: str = ""
+    first_seen_ns: int
+    topic: str
+    partition: int
+    offset: int
+    size: int
+    payload: bytes = b""
+    truncated: bool = False
+
+
+AnyEvent: TypeAlias = Run | Observation | Profile | Log | Stats
