@@ -5,7 +5,7 @@ Times are nanoseconds since the Unix epoch, durations nanoseconds, unless a name
 never inserted, removed or reused, only appended with a default.
 """
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,7 @@ __all__ = [
     "AnyEvent",
     "DeadLetter",
     "EventId",
+    "Int64",
     "Kind",
     "Log",
     "Observation",
@@ -30,6 +31,9 @@ RawKind: TypeAlias = Literal["run", "observation", "profile", "log"]
 
 Kind: TypeAlias = Literal["run", "observation", "profile", "log", "stats"]
 """All kinds; `stats` are made by the streams."""
+
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What every store can hold; an event with a larger time or step cannot be read."""
 
 RAW_KINDS: tuple[RawKind, ...] = ("run", "observation", "profile", "log")
 
@@ -76,7 +80,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="u"):
     `status` is set at the end only: `finished`, or `crashed` when an exception ended the program.
     """
 
-    ts: int
+    ts: Int64
     state: Literal["start", "update", "end"]
     config: dict[str, Any] = {}
     project: str = ""
@@ -92,20 +96,20 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     A field is a number, a bool, a string, None, a list of samples, or a nested mapping.
     """
 
-    ts: int
+    ts: Int64
     name: str
     fields: dict[str, Any]
-    step: int | None = None
+    step: Int64 | None = None
     tags: dict[str, Any] = {}
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="p"):
     """How long a section of the program took; `ts` is its end, `failed` if it raised."""
 
-    ts: int
+    ts: Int64
     name: str
-    duration_ns: int
-    step: int | None = None
+    duration_ns: Int64
+    step: Int64 | None = None
     tags: dict[str, Any] | None = None
     failed: bool = False
 
@@ -113,12 +117,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="p
 class Log(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="l"):
     """A line of log with values beside it."""
 
-    ts: int
+    ts: Int64
     level: str
     message: str
     logger: str = ""
     fields: dict[str, Any] = {}
-    step: int | None = None
+    step: Int64 | None = None
     trace_id: str = ""
     span_id: str = ""
 
@@ -131,8 +135,8 @@ class StatsKey(NamedTuple):
     name: str
     field: str
     by: str
-    start: int
-    size: int
+    start: Int64
+    size: Int64
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s"):
@@ -149,8 +153,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s")
     kind: str
     name: str
     field: str
-    start: int
-    size: int
+    start: Int64
+    size: Int64
     revision: int
     final: bool
     count: int
@@ -159,7 +163,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s")
     max: float | None = None
     median: float | None = None
     nonfinite: int = 0
-    first_nonfinite_step: int | None = None
+    first_nonfinite_step: Int64 | None = None
     last_finite: float | None = None
     by: str = "time"
     closed_by: str = ""

@@ -12,6 +12,7 @@ import msgspec
 from mlops_events.schemas.errors import DecodeError
 from mlops_events.schemas.events import (
     EventId,
+    Int64,
     Log,
     Observation,
     Origin,
@@ -62,8 +63,8 @@ class Row(msgspec.Struct, array_like=True, tag="r", gc=False):
     """An observation against the series table; `values` stand in the order of its fields."""
 
     sid: int
-    ts: int
-    step: int | None
+    ts: Int64
+    step: Int64 | None
     values: list[Any]
     tags: dict[str, Any] | None = None
 
@@ -71,8 +72,8 @@ class Row(msgspec.Struct, array_like=True, tag="r", gc=False):
 class Free(msgspec.Struct, array_like=True, tag="m", gc=False):
     """An observation that brings its own names."""
 
-    ts: int
-    step: int | None
+    ts: Int64
+    step: Int64 | None
     name: str
     fields: dict[str, Any]
     tags: dict[str, Any] | None = None
@@ -315,6 +316,8 @@ def decode_frame(value: bytes | None) -> Frame:
         items, indices, rejects = _decode_events(decoder, wire.e, series)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DecodeError(f"{len(value)} bytes are not a frame: {error}") from error
+    if len(items) + len(rejects) > MAX_EVENTS:
+        raise DecodeError(f"{len(items) + len(rejects)} events; a frame holds at most {MAX_EVENTS}")
     if wire.i is not None:
         if len(wire.i) != len(items) + len(rejects):
             raise DecodeError(f"the index column has {len(wire.i)} entries, not one for each event")
