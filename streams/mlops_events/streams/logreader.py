@@ -1,0 +1,173 @@
+"""Reads stretches of partitions by assignment, outside any group."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+__all__ = ["LogConsumer", "LogReader", "LogRecord", "Span", "TopicPartition"]
+
+_POLL_MS: Final = 200
+_PATIENCE_S: Final = 30.0
+_HOLE_WAIT_S: Final = 2.0
+_FIRST_WAIT_S: Final = 10.0
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; equal to the tuples of the same name that Kafka clients use."""
+
+    topic: str
+    partition: int
+
+
+class Span(NamedTuple):
+    """Offsets from `start` up to but without `end`."""
+
+    start: int
+    end: int
+
+
+class LogRecord(Protocol):
+    """What is used of a record."""
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Its content."""
+        ...
+
+
+class LogConsumer(Protocol):
+    """What is used of aiokafka's consumer."""
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Take these partitions and no others."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from this offset."""
+        ...
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the log's end as the last fetch told it."""
+        ...
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0
+    ) -> Mapping[TopicPartition, Sequence[LogRecord]]:
+        """Return what has been fetched."""
+        ...
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Return the offset that is read next."""
+        ...
+
+    async def beginning_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs start."""
+        ...
+
+    async def end_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs end."""
+        ...
+
+
+class LogReader:
+    """Reads stretches of partitions.
+
+    Args:
+        consumer: a started consumer that nobody else uses.
+        embedded: the embedded broker, which knows its logs' ends only after a fetch, and may have
+            holes there that stay.
+    """
+
+    def __init__(self, consumer: LogConsumer, *, embedded: bool) -> None:
+        self._consumer = consumer
+        self._embedded = embedded
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
+        """Return where each log starts and ends.
+
+        Raises:
+            TimeoutError: the broker does not say.
+        """
+        if not partitions:
+            return {}
+        async with asyncio.timeout(_PATIENCE_S):
+            starts = await self._consumer.beginning_offsets(partitions)
+            ends = (
+                await self._fetched_ends(starts)
+                if self._embedded
+                else await self._consumer.end_offsets(partitions)
+            )
+        return {tp: Span(starts[tp], max(ends[tp], starts[tp])) for tp in partitions}
+
+    async def read(
+        self, spans: Mapping[TopicPartition, Span]
+    ) -> AsyncIterator[tuple[TopicPartition, LogRecord]]:
+        """Yield the records of each span in the order of their offsets.
+
+        Raises:
+            TimeoutError: a span's records do not come.
+        """
+        left = {tp: span.end for tp, span in spans.items() if span.start < span.end}
+        self._take({tp: spans[tp].start for tp in left})
+        patience_s = _FIRST_WAIT_S if self._embedded else _PATIENCE_S
+        heard = time.monotonic()
+        while left:
+            polled = await self._consumer.getmany(*left, timeout_ms=_POLL_MS)
+            if polled:
+                heard = time.monotonic()
+                patience_s = _HOLE_WAIT_S if self._embedded else _PATIENCE_S
+            for tp, records in polled.items():
+                end = left[tp]
+                for record in records:
+                    if record.offset < end:
+                        yield tp, record
+            for tp in list(left):
+                if await self._consumer.position(tp) >= left[tp]:
+                    del left[tp]
+            if left and time.monotonic() - heard > patience_s:
+                if self._embedded:
+                    return
+                raise TimeoutError(f"nothing more to read from {sorted(left)}")
+
+    async def at(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogRecord]:
+        """Return the record at each place, where there is one.
+
+        Raises:
+            TimeoutError: the broker does not answer.
+        """
+        spans = {tp: Span(offset, offset + 1) for tp, offset in places.items()}
+        return {tp: record async for tp, record in self.read(spans)}
+
+    async def _fetched_ends(
+        self, starts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        self._take(starts)
+        ends: dict[TopicPartition, int] = {}
+        while len(ends) < len(starts):
+            waiting = [tp for tp in starts if tp not in ends]
+            await self._consumer.getmany(*waiting, timeout_ms=_POLL_MS)
+            for tp in waiting:
+                end = self._consumer.highwater(tp)
+                if end is not None:
+                    ends[tp] = end
+        return ends
+
+    def _take(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._consumer.assign(list(positions))
+        for tp, offset in positions.items():
+            self._consumer.seek(tp, offset)
