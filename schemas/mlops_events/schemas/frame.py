@@ -332,7 +332,7 @@ def _decode_events(
 ) -> tuple[Sequence[WireEvent], Sequence[int], list[Reject]]:
     try:
         items = decoder.decode(raw)
-    except (msgspec.ValidationError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError):
         return _decode_each(decoder, raw, series)
     widths = {sid: len(entry.fields) for sid, entry in series.items()}
     for item in items:
@@ -351,7 +351,7 @@ def _decode_each(
     for index, one in enumerate(_RAWS.decode(raw)):
         try:
             item = decoder.decode(b"\x91" + bytes(one))[0]
-        except (msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             rejects.append(Reject(index, "unreadable_event", str(error), bytes(one)))
             continue
         if isinstance(item, Row):
