@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 __all__ = ["LogConsumer", "LogReader", "LogRecord", "Span", "TopicPartition"]
 
@@ -62,7 +64,7 @@ class LogConsumer(Protocol):
         ...
 
     async def getmany(
-        self, *partitions: TopicPartition, timeout_ms: int = 0
+        self, *partitions: Any, timeout_ms: int = 0
     ) -> Mapping[TopicPartition, Sequence[LogRecord]]:
         """Return what has been fetched."""
         ...
@@ -127,7 +129,7 @@ class LogReader:
         patience_s = _FIRST_WAIT_S if self._embedded else _PATIENCE_S
         heard = time.monotonic()
         while left:
-            polled = await self._consumer.getmany(*left, timeout_ms=_POLL_MS)
+            polled = await self._poll(left)
             if polled:
                 heard = time.monotonic()
                 patience_s = _HOLE_WAIT_S if self._embedded else _PATIENCE_S
@@ -160,12 +162,19 @@ class LogReader:
         ends: dict[TopicPartition, int] = {}
         while len(ends) < len(starts):
             waiting = [tp for tp in starts if tp not in ends]
-            await self._consumer.getmany(*waiting, timeout_ms=_POLL_MS)
+            await self._poll(waiting)
             for tp in waiting:
                 end = self._consumer.highwater(tp)
                 if end is not None:
                     ends[tp] = end
         return ends
+
+    async def _poll(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[LogRecord]]:
+        # aiokafka insists on its own class here, though the tuples are equal
+        wanted = [KafkaPartition(*tp) for tp in partitions]
+        return await self._consumer.getmany(*wanted, timeout_ms=_POLL_MS)
 
     def _take(self, positions: Mapping[TopicPartition, int]) -> None:
         self._consumer.assign(list(positions))
