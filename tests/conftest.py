@@ -1,0 +1,323 @@
+"""Fixtures that every test may use: a real Kafka, processes, ports, topics and waiting.
+
+    kafka          "127.0.0.1:PORT" of one Apache Kafka for the whole run, all xdist workers too
+    kafka_broker   a KafkaBroker of the test's own, to kill: .address, .kill(), .start(), .stop()
+    prefix         a topic prefix that no other test uses
+    free_port      free_port() -> a TCP port on 127.0.0.1 that nobody listens on
+    processes      processes.start(*args, env=..., cwd=..., stdin=...) -> Process; ended after the test
+                   Process: .pid .poll() .wait(within=30) .signal(SIGTERM) .kill() .stdout() .stderr()
+    until          await until(condition, within=30) -> its first true value; the condition may be
+                   async; until.sync(condition, within=30) does the same in a test that is not
+
+A test that uses `kafka` or `kafka_broker` gets the marker `kafka`. Without Java these tests are
+skipped, and fail where CI=true. Settings of the environment (MLOPS_EVENTS_*, RANK, ...) are taken
+away before any test runs.
+"""
+
+import asyncio
+import fcntl
+import inspect
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KAFKA = Path(__file__).parent / "services" / "kafka.sh"
+SERVICES = "PYTEST_SERVICES_DIR"  # set by the first process of a run, for its xdist workers
+OWNER = "PYTEST_SERVICES_OWNER"
+NOT_INSTALLED = 4  # exit code of kafka.sh
+SETTINGS = ("MLOPS_EVENTS_", "KAFKA_BOOTSTRAP_SERVERS", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+cache = os.environ.get("MLOPS_EVENTS_CACHE")
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the run a folder for its services and an environment without settings."""
+    if not hasattr(config, "workerinput"):
+        os.environ[SERVICES] = tempfile.mkdtemp(prefix="mlops-events-test-")
+        os.environ[OWNER] = str(os.getpid())
+    for name in [n for n in os.environ if n.startswith(SETTINGS)]:
+        del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real Kafka."""
+    for item in items:
+        if {"kafka", "kafka_broker"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("kafka")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    """Report all tests skipped for want of Kafka at one place, so that one line tells of them."""
+    report = yield
+    if isinstance(report.longrepr, tuple) and item.get_closest_marker("kafka"):
+        report.longrepr = (__file__, 1, report.longrepr[2])
+    return report
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the services of the run."""
+    if hasattr(config, "workerinput") or SERVICES not in os.environ:
+        return
+    folder = Path(os.environ.pop(SERVICES))
+    if (folder / "kafka").exists():
+        _kafka_sh("stop", folder / "kafka")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- Kafka ------------------------------------------------------------------------------------
+
+
+def _kafka_sh(*arguments: object) -> None:
+    environ = {**os.environ, "KAFKA_HEAP": "256m", "KAFKA_OWNER_PID": os.environ[OWNER]}
+    if cache:
+        environ["MLOPS_EVENTS_CACHE"] = cache
+    done = subprocess.run(
+        ["bash", str(KAFKA), *map(str, arguments)],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode == NOT_INSTALLED and os.environ.get("CI") != "true":
+        pytest.skip(done.stderr.strip().removeprefix("kafka.sh: "))
+    if done.returncode != 0:
+        pytest.fail(f"kafka.sh {arguments[0]} failed:\n{done.stderr}", pytrace=False)
+
+
+class KafkaBroker:
+    """An Apache Kafka of one node in a folder, on a port of its own.
+
+    Args:
+        folder: where it keeps its data and logs.
+        port: where clients reach it; it talks to itself on the next one.
+    """
+
+    def __init__(self, folder: Path, *, port: int) -> None:
+        self.folder = folder
+        self.address = f"127.0.0.1:{port}"
+        self.port = port
+
+    def start(self) -> None:
+        """Start it, or start it again on its data, and return when it answers."""
+        _kafka_sh("start", self.folder, self.port)
+
+    def stop(self) -> None:
+        """Stop it cleanly; harmless when it is not running."""
+        _kafka_sh("stop", self.folder)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        _kafka_sh("kill", self.folder)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> str:
+    """Return the address of the run's Apache Kafka, started by the first test that asks."""
+    services = Path(os.environ[SERVICES])
+    known = services / "kafka.address"
+    with (services / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not known.exists():
+            broker = KafkaBroker(services / "kafka", port=_free_port())
+            broker.start()
+            known.write_text(broker.address)
+    return known.read_text()
+
+
+@pytest.fixture
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """Start an Apache Kafka for this test alone."""
+    broker = KafkaBroker(tmp_path_factory.mktemp("broker") / "kafka", port=_free_port())
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Return a topic prefix that no other test uses."""
+    return f"test.{uuid.uuid4().hex[:12]}"
+
+
+# --- processes and ports ----------------------------------------------------------------------
+
+
+def _free_port() -> int:
+    # below the range that the system takes ports of outgoing connections from
+    for port in random.sample(range(20_000, 32_000), k=1_000):
+        with socket.socket() as a, socket.socket() as b:
+            try:
+                a.bind(("127.0.0.1", port))
+                b.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("no free port between 20000 and 32000")
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Return a function that finds a TCP port nobody listens on; the next one is free too."""
+    return _free_port
+
+
+class Process:
+    """A program that a test started, with its output in files."""
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", out: Path, err: Path) -> None:
+        self._popen = popen
+        self._out = out
+        self._err = err
+        self.pid = popen.pid
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+        return self._popen.poll()
+
+    def wait(self, *, within: float = 30.0) -> int:
+        """Wait for its end and return its exit code."""
+        try:
+            return self._popen.wait(within)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"process {self.pid} still runs after {within} s\n{self.stderr()}")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL and wait for its end."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def stdout(self) -> str:
+        """Return what it printed so far."""
+        return self._out.read_text(errors="replace")
+
+    def stderr(self) -> str:
+        """Return what it said on standard error so far."""
+        return self._err.read_text(errors="replace")
+
+
+class Processes:
+    """Starts programs and ends them, and what they started in their session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[tuple[Process, subprocess.Popen[bytes]]] = []
+
+    def start(
+        self,
+        *args: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: str | None = None,
+    ) -> Process:
+        """Start a program.
+
+        Args:
+            args: the program and its arguments.
+            env: set beside the environment of the tests.
+            cwd: where it runs.
+            stdin: what it reads from standard input; nothing by default.
+        """
+        name = f"process-{len(self._started)}"
+        out, err, given = (self._folder / f"{name}.{kind}" for kind in ("out", "err", "in"))
+        given.write_text(stdin or "")
+        with out.open("wb") as o, err.open("wb") as e, given.open("rb") as i:
+            popen = subprocess.Popen(
+                [str(a) for a in args],
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                stdin=i,
+                stdout=o,
+                stderr=e,
+                start_new_session=True,
+            )
+        process = Process(popen, out, err)
+        self._started.append((process, popen))
+        return process
+
+    def end(self) -> None:
+        """End what still runs, with SIGTERM first."""
+        running = [popen for _, popen in self._started if popen.poll() is None]
+        for popen in running:
+            popen.terminate()
+        for popen in running:
+            try:
+                popen.wait(5)
+            except subprocess.TimeoutExpired:
+                popen.kill()
+                popen.wait()
+        for _, popen in self._started:
+            try:
+                os.killpg(popen.pid, signal.SIGKILL)  # children that outlived it
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+@pytest.fixture
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Start programs with processes.start(...); they end with the test."""
+    started = Processes(tmp_path_factory.mktemp("processes"))
+    yield started
+    started.end()
+
+
+# --- waiting ----------------------------------------------------------------------------------
+
+
+class Until:
+    """Waits for a condition and returns its first true value."""
+
+    async def __call__(
+        self, condition: Callable[[], Any], *, within: float = 30.0, every: float = 0.02
+    ) -> Any:
+        """Wait in an async test; the condition may be async too."""
+        end = time.monotonic() + within
+        while True:
+            value = condition()
+            if inspect.isawaitable(value):
+                value = await asyncio.wait_for(value, max(0.1, end - time.monotonic()))
+            if value:
+                return value
+            _check(end, within, value)
+            await asyncio.sleep(every)
+
+    def sync(
+        self, condition: Callable[[], Any], *, within: float = 30.0, every: float = 0.02
+    ) -> Any:
+        """Wait in a test that is not async."""
+        end = time.monotonic() + within
+        while not (value := condition()):
+            _check(end, within, value)
+            time.sleep(every)
+        return value
+
+
+def _check(end: float, within: float, value: object) -> None:
+    if time.monotonic() > end:
+        pytest.fail(f"not true within {within} s; last value: {value!r}")
+
+
+@pytest.fixture(scope="session")
+def until() -> Until:
+    """Wait for a condition: await until(lambda: ..., within=5), or until.sync(...)."""
+    return Until()
