@@ -29,7 +29,7 @@ $(READY): pyproject.toml uv.lock
 		echo "setup: fetching uv"; \
 		$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV); }
-	@echo "setup: installing what uv.lock names; some 400 MB, less than a minute the first time"
+	@echo "setup: installing what uv.lock names (600 MB; a minute or two the first time)"
 	@$(SYNC)
 	@touch $(READY)
 	@echo "setup: ready"
