@@ -34,11 +34,14 @@ $(READY): pyproject.toml uv.lock
 	@touch $(READY)
 	@echo "setup: ready"
 
-# A job of its own (-m) gets Ctrl-C alone. make would take it for a failure; so the exit code is the pipeline's.
+# In a terminal Ctrl-C interrupts make, too, which then fails. So there the pipeline gets a job of its own (-m), which
+# receives Ctrl-C alone, and the exit code is its own.
 run: setup ## eight simulated nodes through broker, stream and sink, live; Ctrl-C ends it; ARGS="--for 60s --verify"
 	@echo "run: starting; Ctrl-C ends it"
-	@if [ -t 0 ]; then bash -mc '"$$@"; exit $$?' - $(BIN)/mlops-pipeline up --simulate 8 $(ARGS); \
-	else $(BIN)/mlops-pipeline up --simulate 8 $(ARGS); fi
+	@case $$(ps -o stat= -p $$$$ 2>/dev/null) in \
+	*+*) exec bash -mc '"$$@"; exit $$?' run $(BIN)/mlops-pipeline up --simulate 8 $(ARGS) ;; \
+	*) exec $(BIN)/mlops-pipeline up --simulate 8 $(ARGS) ;; \
+	esac
 
 test: setup ## all tests; those that need Apache Kafka are skipped without Java; ARGS="tests/sinks -k retention"
 	@bash tests/services/kafka.sh install || [ $$? = 4 ]
