@@ -1,0 +1,102 @@
+"""Turns what cannot be delivered into records of the dead letters' topic."""
+
+from mlops_events.schemas.deadletters import (
+    dead_letter_headers,
+    encode_dead_letter,
+    event_key,
+    make_dead_letter,
+    record_key,
+)
+from mlops_events.schemas.events import DeadLetter, EventId, StatsKey
+from mlops_events.schemas.frame import Reject, StatsFrame, encode_stats
+from mlops_events.sinks.base import Batch, FrameRecord, Record, Rejected
+from mlops_events.sinks.log import LogRecord, OutRecord
+
+__all__ = ["letter_of_reject", "letter_of_rejected", "letter_of_value", "out_record"]
+
+
+def letter_of_value(
+    record: LogRecord, *, sink: str, topic: str, partition: int, message: str
+) -> DeadLetter:
+    """Return the dead letter of a record that could not be decoded."""
+    value = record.value or b""
+    return make_dead_letter(
+        sink=sink,
+        reason="undecodable",
+        message=message,
+        key=record_key(
+            sink, topic=topic, partition=partition, offset=record.offset, value=record.value
+        ),
+        kind="",
+        first_seen_ns=record.timestamp * 1_000_000,
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        payload=value,
+    )
+
+
+def letter_of_reject(record: FrameRecord, reject: Reject, *, sink: str) -> DeadLetter:
+    """Return the dead letter of an event that could not be read inside a good frame.
+
+    Its payload is the event as it stood in the frame.
+    """
+    id = record.frame.event_id(reject.index)  # noqa: A001 - what it is
+    return _letter(record, id, sink, reject.reason, reject.message, reject.raw)
+
+
+def letter_of_rejected(rejected: Rejected, batch: Batch, *, sink: str) -> DeadLetter:
+    """Return the dead letter of an event that the sink refused.
+
+    Its payload is a record's value that holds only this event.
+    """
+    envelope = rejected.envelope
+    place = (envelope.partition, envelope.offset)
+    record = next(r for r in batch.records if (r.partition, r.offset) == place)
+    if isinstance(envelope.id, EventId) and isinstance(record, FrameRecord):
+        payload = record.frame.encode(only=[envelope.id.index])
+    elif isinstance(record.frame, StatsFrame):
+        frame = record.frame
+        payload = encode_stats(
+            StatsFrame(
+                emitter=frame.emitter,
+                origin=frame.origin,
+                stats=[frame.stats[envelope.position]],
+                tags=frame.tags,
+            )
+        )
+    else:
+        raise TypeError(f"{envelope.id} is in no record of the batch")
+    return _letter(record, envelope.id, sink, rejected.reason, rejected.message, payload)
+
+
+def out_record(letter: DeadLetter) -> OutRecord:
+    """Return the record that keeps a dead letter."""
+    return OutRecord(
+        key=letter.key.encode(),
+        value=encode_dead_letter(letter),
+        headers=dead_letter_headers(letter),
+    )
+
+
+def _letter(
+    record: Record,
+    id: EventId | StatsKey,  # noqa: A002 - what it is
+    sink: str,
+    reason: str,
+    message: str,
+    payload: bytes,
+) -> DeadLetter:
+    kind = id.kind if isinstance(id, EventId) else "stats"
+    return make_dead_letter(
+        sink=sink,
+        reason=reason,
+        message=message,
+        key=event_key(sink, id),
+        kind=kind,
+        first_seen_ns=record.timestamp_ms * 1_000_000,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        payload=payload,
+    )
