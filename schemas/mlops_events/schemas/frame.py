@@ -100,7 +100,7 @@ class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
     v: int
     emitter: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     kind: str
-    seq: Annotated[int, msgspec.Meta(ge=0)]
+    seq: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     closed_ns: int
     origin: Origin
     accepted: int
@@ -249,6 +249,14 @@ class Frame:
                 tags=attached,
                 i=[k for k, _ in kept],
                 e=msgspec.Raw(ENCODER.encode([e for _, e in kept])),
+            )
+        )
+
+    def encode_reject(self, reject: Reject) -> bytes:
+        """Encode a frame that holds only this event, for a version that can read it."""
+        return ENCODER.encode(
+            msgspec.structs.replace(
+                self._wire, i=[reject.index], e=msgspec.Raw(b"\x91" + reject.raw)
             )
         )
 
