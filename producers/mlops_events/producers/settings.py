@@ -1,0 +1,67 @@
+"""Settings of an emitter."""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Self
+
+import msgspec
+
+from mlops_events.schemas.settings import KafkaSettings, load, variable
+from mlops_events.schemas.text import parse
+
+__all__ = ["EmitterSettings"]
+
+
+class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who emits, where to, and how much may wait; read with the prefix "".
+
+    The first fields are the origin's, see `mlops_events.schemas.Origin`; arguments of `Emitter`
+    win over them. `buffer_bytes` bounds the encoded events of each kind that wait in memory. A
+    frame closes with `frame_events` events, with `frame_bytes` bytes, or when it is `linger_s` old,
+    which grows to `max_linger_s` while there is little to send.
+    """
+
+    also_read: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "rank": ("RANK",),
+        "world_size": ("WORLD_SIZE",),
+    }
+
+    run_id: str = ""
+    run_name: str = ""
+    project: str = ""
+    role: str = ""
+    uid: int | str | None = None
+    hotkey: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    node: str = ""
+    version: str = ""
+    environment: str = ""
+    group: str = ""
+    job_type: str = ""
+    netuid: int | None = None
+    tags: dict[str, str] = {}
+
+    disabled: bool = False
+    kafka: KafkaSettings = KafkaSettings()
+    buffer_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 32 << 20
+    frame_events: Annotated[int, msgspec.Meta(ge=1, le=4095)] = 500
+    frame_bytes: Annotated[int, msgspec.Meta(ge=1 << 10, le=768 << 10)] = 256 << 10
+    linger_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 1.0
+    max_linger_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read `MLOPS_EVENTS_*`; a variable that nothing reads is worth a warning only.
+
+        Raises:
+            ConfigError: a setting is wrong. Not if `MLOPS_EVENTS_DISABLED` is set: then nothing
+                else is looked at.
+        """
+        disabled = os.environ.get(variable("", "disabled"), "")
+        try:
+            if disabled and parse(disabled, bool):
+                return cls(disabled=True)
+        except ValueError:
+            pass  # `load` says what is wrong with it
+        return load(cls, "", unknown="warn")
