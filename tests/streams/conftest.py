@@ -43,6 +43,9 @@ class Logs:
         self._positions = dict.fromkeys(partitions, 0)
         self._known = {}
 
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Fetch nothing more, which is how it is anyway."""
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from here."""
         self._positions[partition] = offset

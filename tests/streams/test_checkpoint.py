@@ -10,7 +10,6 @@ from mlops_events.streams.checkpoint import (
     CHUNK_BYTES,
     Assembly,
     Checkpoint,
-    Mark,
     Resume,
     checkpoint_due,
     find_checkpoints,
@@ -18,6 +17,7 @@ from mlops_events.streams.checkpoint import (
     split,
 )
 from mlops_events.streams.logreader import LogReader, Span, TopicPartition
+from mlops_events.streams.state import Mark
 
 SOURCE = TopicPartition("raw", 1)
 OTHER = TopicPartition("other", 1)

@@ -126,6 +126,9 @@ class BatchApp(faust.App):
             maxsize=maxsize or 0, flow_control=self.flow_control, clear_on_resume=clear_on_resume
         )
 
+    async def on_first_start(self) -> None:
+        """Make no folders: there are no tables to keep in them."""
+
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "ConsumerScheduler": BatchScheduler,

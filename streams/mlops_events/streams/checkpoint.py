@@ -1,23 +1,26 @@
 """The state of source partitions to and from the checkpoint topic."""
 
+import asyncio
 import secrets
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import cramjam
 import msgspec
 
 from mlops_events.streams.logreader import LogReader, Span, TopicPartition
+from mlops_events.streams.state import Mark
 
 __all__ = [
     "Assembly",
     "Checkpoint",
-    "Mark",
+    "ChunkProducer",
     "Resume",
     "checkpoint_due",
     "find_checkpoints",
     "resume",
     "split",
+    "write_checkpoints",
 ]
 
 CHUNK_BYTES: Final = 1 << 20
@@ -146,6 +149,16 @@ class Assembly:
         )
 
 
+class ChunkProducer(Protocol):
+    """What is used of aiokafka's producer."""
+
+    async def send(
+        self, topic: str, *, value: bytes, key: bytes, partition: int
+    ) -> Awaitable[object]:
+        """Send a record; the result is done when it is acknowledged."""
+        ...
+
+
 async def find_checkpoints(
     reader: LogReader, *, topic: str, group: str, wanted: Collection[TopicPartition]
 ) -> dict[TopicPartition, Checkpoint]:
@@ -173,17 +186,10 @@ async def find_checkpoints(
     return assembly.furthest
 
 
-class Mark(NamedTuple):
-    """Tells the record at `next` - 1 from any other that may stand there."""
-
-    timestamp_ms: int
-    crc: int
-
-
 class Resume(NamedTuple):
     """Where reading goes on, and what happened to the log since the checkpoint."""
 
-    next: int
+    offset: int
     expired: int = 0
     recreated: bool = False
 
@@ -203,6 +209,28 @@ def resume(*, next: int, mark: Mark | None, log: Span, at_mark: Mark | None) -> 
     if log.start > next:
         return Resume(log.start, expired=log.start - next)
     return Resume(next)
+
+
+async def write_checkpoints(
+    producer: ChunkProducer, topic: str, checkpoints: Sequence[Checkpoint]
+) -> list[int]:
+    """Write checkpoints, and return the bytes of each, when all have arrived.
+
+    Raises:
+        Exception: one could not be delivered.
+    """
+    sizes: list[int] = []
+    arriving: list[Awaitable[object]] = []
+    for checkpoint in checkpoints:
+        chunks = await asyncio.to_thread(split, checkpoint)
+        sizes.append(sum(map(len, chunks)))
+        key = f"{checkpoint.group}/{checkpoint.topic}/{checkpoint.partition}".encode()
+        arriving += [
+            await producer.send(topic, value=chunk, key=key, partition=checkpoint.partition)
+            for chunk in chunks
+        ]
+    await asyncio.gather(*arriving)
+    return sizes
 
 
 def checkpoint_due(*, elapsed_s: float, read_bytes: int, size_bytes: int, every_s: float) -> bool:

@@ -55,6 +55,10 @@ class LogConsumer(Protocol):
         """Take these partitions and no others."""
         ...
 
+    def pause(self, *partitions: Any) -> None:
+        """Fetch nothing more from these partitions."""
+        ...
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from this offset."""
         ...
@@ -65,7 +69,7 @@ class LogConsumer(Protocol):
 
     async def getmany(
         self, *partitions: Any, timeout_ms: int = 0
-    ) -> Mapping[TopicPartition, Sequence[LogRecord]]:
+    ) -> Mapping[Any, Sequence[LogRecord]]:
         """Return what has been fetched."""
         ...
 
@@ -124,8 +128,19 @@ class LogReader:
         Raises:
             TimeoutError: a span's records do not come.
         """
-        left = {tp: span.end for tp, span in spans.items() if span.start < span.end}
-        self._take({tp: spans[tp].start for tp in left})
+        spans = {tp: span for tp, span in spans.items() if span.start < span.end}
+        if not spans:
+            return
+        self._take({tp: span.start for tp, span in spans.items()})
+        try:
+            async for found in self._read({tp: span.end for tp, span in spans.items()}):
+                yield found
+        finally:
+            self._rest(spans)
+
+    async def _read(
+        self, left: dict[TopicPartition, int]
+    ) -> AsyncIterator[tuple[TopicPartition, LogRecord]]:
         patience_s = _FIRST_WAIT_S if self._embedded else _PATIENCE_S
         heard = time.monotonic()
         while left:
@@ -167,16 +182,24 @@ class LogReader:
                 end = self._consumer.highwater(tp)
                 if end is not None:
                     ends[tp] = end
+        self._rest(starts)
         return ends
 
     async def _poll(
         self, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[LogRecord]]:
-        # aiokafka insists on its own class here, though the tuples are equal
-        wanted = [KafkaPartition(*tp) for tp in partitions]
-        return await self._consumer.getmany(*wanted, timeout_ms=_POLL_MS)
+        return await self._consumer.getmany(*_kafkas(partitions), timeout_ms=_POLL_MS)
 
     def _take(self, positions: Mapping[TopicPartition, int]) -> None:
         self._consumer.assign(list(positions))
         for tp, offset in positions.items():
             self._consumer.seek(tp, offset)
+
+    def _rest(self, partitions: Iterable[TopicPartition]) -> None:
+        # A fetch that waits at a log's end holds up whatever is asked next.
+        self._consumer.pause(*_kafkas(partitions))
+
+
+def _kafkas(partitions: Iterable[TopicPartition]) -> list[Any]:
+    """Return aiokafka's own class, on which some of its calls insist though the tuples are equal."""
+    return [KafkaPartition(*tp) for tp in partitions]
