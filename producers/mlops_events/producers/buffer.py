@@ -8,10 +8,6 @@ from mlops_events.producers.tally import Tally
 
 __all__ = ["CLOSED", "FULL", "MALFORMED", "WAKE_BYTES", "Buffer", "Event"]
 
-Event: TypeAlias = bytes | tuple[int, int | None, Any, bytes]
-"""An event in wire form, or with a series: the series' id, then the clock's reading, the step as
-it was given and the encoded values; or then None, None and the whole row."""
-
 FULL = "full"
 CLOSED = "closed"
 MALFORMED = "malformed"
@@ -19,12 +15,16 @@ MALFORMED = "malformed"
 WAKE_BYTES = 256 << 10
 """The worker is woken early when so much has gathered since its last visit."""
 
+Event: TypeAlias = bytes | tuple[int, int | None, Any, bytes]
+"""An event in wire form, or with a series: the series' id, then the clock's reading, the step as
+it was given and the encoded values; or then None, None and the whole row."""
+
 
 class Buffer:
     """Takes encoded events without a lock and counts what it drops: the newest, when it is full.
 
-    `Emitter.observe` is `put` written out, since a call costs as much as its body. `size` is added
-    to by threads that do not wait for each other, so one of them might undo another's addition; it
+    `Emitter.observe` is `put` written out, since a call costs as much as its body. `room` is taken
+    from by threads that do not wait for each other, so one of them might undo another's taking; it
     is put right whenever the worker finds the buffer empty. Everything else is exact.
 
     Args:
@@ -36,12 +36,12 @@ class Buffer:
         "_closed",
         "_held",
         "_limit",
+        "_mark",
         "_queue",
         "_wake",
         "append",
         "dropped",
-        "size",
-        "soft",
+        "room",
     )
 
     def __init__(self, *, limit: int, wake: Callable[[], None]) -> None:
@@ -50,32 +50,37 @@ class Buffer:
         self._wake = wake
         self._closed = False
         self._held = 0
+        self._mark = 0
         self.append = self._queue.append
         self.dropped = Tally()
-        self.size = 0
-        self.soft = -1  # the first event starts the worker
-        """Where `put` must look closer."""
+        self.room = 0  # the first event starts the worker
+        """Bytes that may still come before `put` must look closer."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def size(self) -> int:
+        """Bytes in use, here and in closed frames."""
+        return self._mark - self.room
+
     def put(self, event: Event) -> None:
         """Take an event, or drop and count it."""
-        length = len(event if isinstance(event, bytes) else event[3])
-        self.size = size = self.size + length
-        if size > self.soft:
-            self.crowded(event, length)
+        self.room = room = self.room - _length(event)
+        if room < 0:
+            self.crowded(event)
         else:
             self.append(event)
 
-    def crowded(self, event: Event, length: int) -> None:
-        """Take an event that went beyond `soft`: wake the worker, or drop it."""
-        if self._closed or self.size > self._limit:
-            self.size -= length
+    def crowded(self, event: Event) -> None:
+        """Take an event that there was no room for: wake the worker, or drop it."""
+        size = self._mark - self.room
+        if self._closed or size > self._limit:
+            self.room += _length(event)
             self.dropped.add(CLOSED if self._closed else FULL)
             return
         self.append(event)
-        self.soft = min(self._limit, self.size + WAKE_BYTES)
+        self._mark_at(size)
         self._wake()
 
     def take(self, most: int) -> list[Event]:
@@ -90,15 +95,20 @@ class Buffer:
             held: bytes of all events that were taken and still wait.
             taken: bytes of the events that were taken since the last call.
         """
-        if self._queue:
-            self.size += held - self._held - taken
-        else:
-            self.size = held
+        size = self.size + held - self._held - taken if self._queue else held
         self._held = held
         if not self._closed:
-            self.soft = min(self._limit, self.size + WAKE_BYTES)
+            self._mark_at(size)
 
     def close(self) -> None:
         """Drop and count what comes from now on."""
         self._closed = True
-        self.soft = -1
+        self.room = -1
+
+    def _mark_at(self, size: int) -> None:
+        self._mark = min(self._limit, size + WAKE_BYTES)
+        self.room = self._mark - size
+
+
+def _length(event: Event) -> int:
+    return len(event) if isinstance(event, bytes) else len(event[3])

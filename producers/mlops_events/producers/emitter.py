@@ -179,10 +179,9 @@ class Emitter:
         except Exception:  # values may be anybody's objects
             self._observe(name, fields, step, ts, tags)
             return
-        length = len(values)
-        buffer.size = size = buffer.size + length
-        if size > buffer.soft:
-            buffer.crowded((sid, now(), step, values), length)
+        buffer.room = room = buffer.room - len(values)
+        if room < 0:
+            buffer.crowded((sid, now(), step, values))
         else:
             append((sid, now(), step, values))
 
@@ -397,7 +396,7 @@ class Emitter:
 
     def _switch_off(self) -> None:
         """Cost next to nothing."""
-        self.observe = _nothing  # type: ignore[method-assign]
+        self.observe = _no_observation  # type: ignore[method-assign]
         self.profile = _nothing  # type: ignore[method-assign]
         self.section = _no_section  # type: ignore[method-assign]
         self.log = _nothing  # type: ignore[method-assign]
@@ -495,6 +494,17 @@ class _Nowhere:
 
 
 _NOTHING = nullcontext()
+
+
+def _no_observation(
+    name: str,
+    fields: Mapping[str, Any],
+    *,
+    step: int | None = None,
+    ts: int | None = None,
+    tags: Mapping[str, Any] | None = None,
+) -> None:
+    pass
 
 
 def _nothing(*_: Any, **__: Any) -> None:

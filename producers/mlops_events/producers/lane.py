@@ -87,7 +87,7 @@ class Lane:
         most_bytes: int,
         bad: Tally,
     ) -> None:
-        self.kind = kind
+        self.kind: RawKind = kind
         self.buffer = Buffer(limit=limit, wake=wake)
         self.backlog = Backlog()
         self.seq = 0

@@ -20,9 +20,12 @@ class Tally:
     def add(self, name: str, count: int = 1) -> None:
         """Add to the count of a name."""
         with self._lock:
-            if name not in self._counts and len(self._counts) >= _MAX_NAMES:
-                name = _OTHERS
-            self._counts[name] = self._counts.get(name, 0) + count
+            try:
+                self._counts[name] += count
+            except KeyError:
+                if len(self._counts) >= _MAX_NAMES:
+                    name = _OTHERS
+                self._counts[name] = self._counts.get(name, 0) + count
 
     def total(self) -> int:
         """Return the sum of all counts."""
