@@ -1,0 +1,243 @@
+"""Verification: finds nothing wrong with a sound store, and every single thing that is."""
+
+# ruff: noqa: S608 - the tests damage a database of their own
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlops_events.control.truth import Truth, WindowRules
+from mlops_events.control.verify import Report, verify
+from mlops_events.producers import EmitterSettings
+from mlops_events.producers.simulate import FleetSettings, run_fleet
+from mlops_events.producers.testing import MemoryTransport
+from mlops_events.producers.truth import Truth as TruthWriter
+from mlops_events.schemas.events import RAW_KINDS
+from mlops_events.schemas.frame import decode_frame, decode_stats
+from mlops_events.schemas.topics import Topics
+from mlops_events.sinks.base import Batch, FrameRecord, Record, StatsRecord
+from mlops_events.sinks.sqlite import SQLiteSettings, SQLiteSink
+from mlops_events.sinks.sqlite_store import SQLiteStore
+from mlops_events.streams.outputs import FrameOut, StatsOut
+from mlops_events.streams.settings import StreamSettings
+from mlops_events.streams.state import PartitionState
+
+SECOND = 1_000_000_000
+START = 1_767_225_600 * SECOND
+RULES = WindowRules(size=10 * SECOND, lateness=10 * SECOND)
+
+
+class Time:
+    """A clock that goes on when somebody waits."""
+
+    now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pause(self, seconds: float) -> bool:
+        """Let the time pass at once."""
+        self.now += round(seconds * SECOND)
+        return False
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a fleet emitted and what our streams and sink made of it."""
+    folder = tmp_path_factory.mktemp("sound")
+    (folder / "truth").mkdir()
+    transports: list[MemoryTransport] = []
+
+    def transport() -> MemoryTransport:
+        transports.append(MemoryTransport())
+        return transports[-1]
+
+    time = Time()
+    with TruthWriter(folder / "truth" / "1.jsonl") as truth:
+        run_fleet(
+            FleetSettings(nodes=8, duration_s=40, rate=5, seed=3),
+            emitter=EmitterSettings(),
+            truth=truth,
+            clock=time,
+            pause=time.pause,
+            transport=transport,
+        )
+    store(folder, transports)
+    return folder
+
+
+def store(folder: Path, transports: list[MemoryTransport]) -> None:
+    """Take what was sent through our streams into our sink."""
+    settings, topics = StreamSettings(), Topics("t")
+    records: list[Record] = []
+    for kind in RAW_KINDS:
+        state = PartitionState(settings, topics=topics, kind=kind, partition=0)
+        values = [r.value for t in transports for r in t.records if r.topic.endswith(f".{kind}.v1")]
+        for offset, value in enumerate(values):
+            now_ms = (START + 40 * SECOND) // 1_000_000
+            for out in state.fold(offset, now_ms, value):
+                if out.topic == topics.sink("sqlite"):
+                    place = {"topic": out.topic, "partition": 0, "offset": len(records)}
+                    if isinstance(out, FrameOut):
+                        records.append(FrameRecord(frame=decode_frame(out.value), **place))
+                    elif isinstance(out, StatsOut):
+                        records.append(StatsRecord(frame=decode_stats(out.value), **place))
+
+    async def write() -> None:
+        sink = SQLiteSink(SQLiteSettings(path=folder / "events.db"))
+        await sink.open()
+        await sink.write(Batch(records))
+        await sink.close()
+
+    asyncio.run(write())
+
+
+@pytest.fixture
+def check(sound: Path, tmp_path: Path) -> Callable[..., Report]:
+    """Verify a copy of the sound store after some SQL was run on it."""
+
+    def run(*statements: str, keep: Callable[[str], bool] = lambda line: True) -> Report:
+        path = tmp_path / "events.db"
+        with sqlite3.connect(sound / "events.db") as db:
+            db.execute("VACUUM INTO ?", (str(path),))
+        db.close()
+        db = sqlite3.connect(path)
+        with db:
+            for statement in statements:
+                assert db.execute(statement).rowcount == 1
+        db.close()
+        (tmp_path / "truth").mkdir()
+        lines = (sound / "truth" / "1.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "truth" / "1.jsonl").write_text("".join(filter(keep, lines)))
+        with SQLiteStore(path) as reader:
+            return verify(Truth(tmp_path / "truth", RULES), reader)
+
+    return run
+
+
+def wrong(report: Report) -> dict[str, Any]:
+    """What is not as it must be."""
+    events = ("lost", "changed", "duplicates", "extra")
+    names = (*events, "windows_missing", "windows_wrong", "windows_extra")
+    return {name: getattr(report, name) for name in names if getattr(report, name)}
+
+
+def test_a_sound_store_is_found_sound(check: Callable[..., Report]) -> None:
+    """Every event and every window was looked at."""
+    report = check()
+
+    assert report.problems == []
+    assert wrong(report) == {}
+    assert report.ok
+    assert report.emitted == report.stored > 1500
+    assert report.windows_expected == report.windows_checked > 300
+    assert report.emitters > 8
+    assert report.non_finite > 0
+    assert report.unknown_tail == report.foreign == report.dropped == report.unsent == 0
+
+
+def test_it_is_known_when_everything_has_arrived(sound: Path) -> None:
+    """An empty store has not, the sound one has."""
+    truth = Truth(sound / "truth", RULES)
+
+    with SQLiteStore(sound / "events.db") as reader:
+        assert truth.has_arrived(reader)
+
+
+A_LOSS = """(
+    SELECT e.id FROM event e JOIN series s ON s.id = e.series WHERE s.name = 'training' LIMIT 1)"""
+A_WINDOW = """(emitter, kind, name, field, by, size, start) = (
+    SELECT emitter, kind, name, field, by, size, start FROM stats
+    WHERE name = 'system' AND field = 'cpu_percent' LIMIT 1)"""
+THE_END = """(
+    SELECT max(e.id) FROM event e JOIN series s ON s.id = e.series WHERE s.kind = 'run')"""
+
+
+def test_a_deleted_event_is_lost(check: Callable[..., Report]) -> None:
+    """And the windows that it is in hold more than arrived."""
+    report = check(f"DELETE FROM event WHERE id = {A_LOSS}")
+
+    assert not report.ok
+    assert report.lost == 1
+    assert report.windows_wrong > 0
+    assert "lost: observation training at step" in report.problems[0]
+
+
+def test_a_changed_value_is_found(check: Callable[..., Report]) -> None:
+    """Neither as lost nor as one too many."""
+    report = check(
+        f"UPDATE event SET body = '[9.5' || substr(body, instr(body, ',')) WHERE id = {A_LOSS}"
+    )
+
+    assert not report.ok
+    assert (report.changed, report.lost, report.extra) == (1, 0, 0)
+    assert "changed: observation training" in report.problems[0]
+
+
+def test_an_event_that_is_stored_twice_is_found(check: Callable[..., Report]) -> None:
+    """Under two ids."""
+    again = f"SELECT {THE_END} + 1, series, ts, step, body, tags FROM event WHERE id = {A_LOSS}"
+    report = check(f"INSERT INTO event {again}")
+
+    assert wrong(report) == {"duplicates": 1}
+
+
+@pytest.mark.parametrize("column", ["mean", "min", "max", "median", "count", "nonfinite"])
+def test_a_changed_window_is_found(check: Callable[..., Report], column: str) -> None:
+    """Whichever of its figures it is, if only by a millionth."""
+    more = "+ 1" if column in ("count", "nonfinite") else "* 1.000001"
+    report = check(f"UPDATE stats SET {column} = {column} {more} WHERE {A_WINDOW}")
+
+    assert wrong(report) == {"windows_wrong": 1}
+    assert f"{column} is " in report.problems[0]
+    assert "numpy has" in report.problems[0]
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM stats", "UPDATE stats SET final = 0"])
+def test_a_missing_window_is_found(check: Callable[..., Report], damage: str) -> None:
+    """As is one that never became final."""
+    report = check(f"{damage} WHERE {A_WINDOW}")
+
+    assert wrong(report) == {"windows_missing": 1}
+    assert "missing: observation system.cpu_percent at" in report.problems[0]
+
+
+def test_an_event_that_nobody_emitted_is_found(check: Callable[..., Report]) -> None:
+    """A line of the truth that is taken away makes one, and its windows have a sample too many."""
+    seen: list[str] = []
+
+    def without_a_log(line: str) -> bool:
+        if '"kind":"log"' in line and not seen:
+            seen.append(line)
+            return False
+        return True
+
+    assert wrong(check(keep=without_a_log)) == {"extra": 1}
+
+
+def test_the_tail_of_an_emitter_without_an_account_is_no_loss(
+    check: Callable[..., Report],
+) -> None:
+    """Nobody knows how many events a process had in memory when it was killed."""
+    report = check(
+        f"DELETE FROM event WHERE id = {THE_END}",
+        keep=lambda line: '"t":"emitter"' not in line,
+    )
+
+    assert report.tail == 1
+    assert report.lost == 0
+    assert report.unknown_tail == report.emitters
+
+
+def test_a_line_of_truth_that_was_cut_off_is_left_out(
+    check: Callable[..., Report], sound: Path, tmp_path: Path
+) -> None:
+    """The simulator may be killed while it writes."""
+    lines = (sound / "truth" / "1.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "1.jsonl").write_bytes(b"".join(lines[:10]) + lines[10][:-5])
+
+    assert len(list(Truth(tmp_path / "cut", RULES).events())) == 10
