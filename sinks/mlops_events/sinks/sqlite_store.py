@@ -347,40 +347,24 @@ class SQLiteStore:
             final: only windows that are closed, or only those that are not.
         """
         rows = self._db.execute(
-            """
-            SELECT s.emitter, s.kind, s.name, s.field, s.start, s.size, s.revision, s.final,
-              s.count, s.mean, s.min, s.max, s.median, s.nonfinite, s.first_nonfinite_step,
-              s.last_finite, s.by, s.closed_by
-            FROM emitters m JOIN stats s ON s.emitter = m.id
+            f"""
+            SELECT {_STATS} FROM emitters m JOIN stats s ON s.emitter = m.id
             WHERE (?1 IS NULL OR m.run = ?1) AND (?2 IS NULL OR s.name = ?2)
               AND (?3 IS NULL OR s.field = ?3) AND s.start >= ?4 AND s.start < ?5
               AND (?6 IS NULL OR s.final = ?6)
             ORDER BY s.emitter, s.kind, s.name, s.field, s.by, s.size, s.start
-            """,
+            """,  # noqa: S608 - constants
             (run, name, field, *_range(since_ns, until_ns), final),
         )
-        for row in rows:
-            emitter, origin = self._emitter(row[0])
-            stats = Stats(
-                kind=row[1],
-                name=row[2],
-                field=row[3],
-                start=row[4],
-                size=row[5],
-                revision=row[6],
-                final=bool(row[7]),
-                count=row[8],
-                mean=row[9],
-                min=row[10],
-                max=row[11],
-                median=row[12],
-                nonfinite=row[13],
-                first_nonfinite_step=row[14],
-                last_finite=row[15],
-                by=row[16],
-                closed_by=row[17],
-            )
-            yield StoredStats(emitter=emitter, origin=origin, stats=stats)
+        return map(self._stats, rows)
+
+    def newest_windows(self, *, limit: int) -> list[StoredStats]:
+        """Return the Stats that arrived last, the newest first."""
+        rows = self._db.execute(
+            f"SELECT {_STATS} FROM stats s ORDER BY s.logged_ms DESC LIMIT ?",  # noqa: S608 - as above
+            (limit,),
+        )
+        return [self._stats(row) for row in rows]
 
     def logs(
         self,
@@ -473,6 +457,32 @@ class SQLiteStore:
             tags={} if attached is None else from_json(attached),
         )
 
+    def _stats(self, row: Sequence[Any]) -> StoredStats:
+        emitter, origin = self._emitter(row[0])
+        return StoredStats(
+            emitter=emitter,
+            origin=origin,
+            stats=Stats(
+                kind=row[1],
+                name=row[2],
+                field=row[3],
+                start=row[4],
+                size=row[5],
+                revision=row[6],
+                final=bool(row[7]),
+                count=row[8],
+                mean=row[9],
+                min=row[10],
+                max=row[11],
+                median=row[12],
+                nonfinite=row[13],
+                first_nonfinite_step=row[14],
+                last_finite=row[15],
+                by=row[16],
+                closed_by=row[17],
+            ),
+        )
+
     def _emitter(self, key: int) -> tuple[bytes, Origin]:
         known = self._origins.get(key)
         if known is None:
@@ -493,6 +503,10 @@ _EVENT = "e.id, s.emitter, s.kind, s.name, s.fields, e.ts, e.step, e.body, e.tag
 _SELECT = (
     f"SELECT {_EVENT} FROM event e JOIN series s ON s.id = e.series "  # noqa: S608 - constants
     f"JOIN frames f ON f.id = e.id >> {INDEX_BITS}"
+)
+_STATS = (
+    "s.emitter, s.kind, s.name, s.field, s.start, s.size, s.revision, s.final, s.count, s.mean, "
+    "s.min, s.max, s.median, s.nonfinite, s.first_nonfinite_step, s.last_finite, s.by, s.closed_by"
 )
 _ORIGIN = msgspec.json.Decoder(Origin)
 
