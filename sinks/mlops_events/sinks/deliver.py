@@ -236,10 +236,12 @@ class Delivery:
         """Keep the place in the group without reading anything."""
         self._log.pause()
         try:
+            left_s = seconds
             until = self._clock() + seconds
-            while (left_s := until - self._clock()) > 0 and not self._stop.is_set():
+            while left_s >= 0 and not self._stop.is_set():
                 self._beat = self._clock()
                 await self._log.poll(timeout_s=min(left_s, _POLL_S), max_records=1)
+                left_s = until - self._clock()
         finally:
             self._log.resume()
 

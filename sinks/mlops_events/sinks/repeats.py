@@ -27,12 +27,12 @@ class SeenFrames:
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
-        self._runs: OrderedDict[tuple[bytes, str], list[list[int]]] = OrderedDict()
-        self._count = 0
+        self._by_emitter: OrderedDict[tuple[bytes, str], list[list[int]]] = OrderedDict()
+        self.runs = 0
 
     def __contains__(self, frame: tuple[bytes, str, int]) -> bool:
         emitter, kind, seq = frame
-        runs = self._runs.get((emitter, kind))
+        runs = self._by_emitter.get((emitter, kind))
         if not runs:
             return False
         if seq > runs[-1][1]:
@@ -43,11 +43,11 @@ class SeenFrames:
     def add(self, emitter: bytes, kind: str, seq: int) -> None:
         """Remember a frame."""
         key = (emitter, kind)
-        runs = self._runs.get(key)
+        runs = self._by_emitter.get(key)
         if runs is None:
-            runs = self._runs[key] = []
+            runs = self._by_emitter[key] = []
         else:
-            self._runs.move_to_end(key)
+            self._by_emitter.move_to_end(key)
         if runs and seq == runs[-1][1] + 1:
             runs[-1][1] = seq
             return
@@ -58,23 +58,23 @@ class SeenFrames:
         joins_right = place < len(runs) and runs[place][0] - 1 == seq
         if joins_left and joins_right:
             runs[place - 1][1] = runs.pop(place)[1]
-            self._count -= 1
+            self.runs -= 1
         elif joins_left:
             runs[place - 1][1] = seq
         elif joins_right:
             runs[place][0] = seq
         else:
             runs.insert(place, [seq, seq])
-            self._count += 1
-            if self._count > self._limit:
+            self.runs += 1
+            if self.runs > self._limit:
                 self._forget_one()
 
     def _forget_one(self) -> None:
-        key, runs = next(iter(self._runs.items()))
+        key, runs = next(iter(self._by_emitter.items()))
         del runs[0]
-        self._count -= 1
+        self.runs -= 1
         if not runs:
-            del self._runs[key]
+            del self._by_emitter[key]
 
 
 class SeenStats:

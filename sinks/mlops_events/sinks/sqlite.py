@@ -57,15 +57,21 @@ class SQLiteSink:
     Args:
         settings: from the environment if None.
         now: the time in seconds, for retention.
+        busy_s: how long to wait for somebody else's lock.
     """
 
     name = "sqlite"
 
     def __init__(
-        self, settings: SQLiteSettings | None = None, *, now: Callable[[], float] = time.time
+        self,
+        settings: SQLiteSettings | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        busy_s: float = 5.0,
     ) -> None:
         self._settings = settings if settings is not None else load(SQLiteSettings, "sqlite")
         self._now = now
+        self._busy_s = busy_s
         self._thread: ThreadPoolExecutor | None = None
         self._file: _File | None = None
 
@@ -109,7 +115,7 @@ class SQLiteSink:
 
     def _open(self) -> None:
         if self._file is None:
-            self._file = _File(self._settings, self._now)
+            self._file = _File(self._settings, self._now, self._busy_s)
 
     def _write(self, batch: Batch) -> list[Rejected]:
         if self._file is None:
@@ -125,14 +131,14 @@ class SQLiteSink:
 class _File:
     """The open file, as its thread sees it."""
 
-    def __init__(self, settings: SQLiteSettings, now: Callable[[], float]) -> None:
+    def __init__(self, settings: SQLiteSettings, now: Callable[[], float], busy_s: float) -> None:
         self._settings = settings
         self._now = now
         self._trimmed = self._pruned = now()
         settings.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(settings.path.with_name(settings.path.name + ".lock"))
         try:
-            self._db = connect_writer(settings.path)
+            self._db = connect_writer(settings.path, busy_s=busy_s)
             self._writer = Writer(self._db)
             self._inode = settings.path.stat().st_ino
         except BaseException:

@@ -12,6 +12,8 @@ _CHUNK = 500
 _SPARE = 0.25
 """The share of unused pages from which the file is made smaller."""
 
+_EVER = 2**63 - 1
+
 
 def trim(db: sqlite3.Connection, *, before_ms: int, max_bytes: int) -> int:
     """Delete what was logged before a time, and more until the rest fits; return how many events.
@@ -24,28 +26,21 @@ def trim(db: sqlite3.Connection, *, before_ms: int, max_bytes: int) -> int:
     deleted = 0
     while True:
         too_big = _used_bytes(db) > max_bytes
-        limit_ms = 2**63 - 1 if too_big else before_ms
-        oldest = db.execute("SELECT id, logged_ms FROM frames ORDER BY id LIMIT ?", (_CHUNK + 1,))
-        chunk: list[tuple[int, int]] = []
-        for number, logged_ms in oldest.fetchall()[:-1]:
-            if logged_ms >= limit_ms:
-                break
-            chunk.append((number, logged_ms))
-        until_ms = max((ms for _, ms in chunk), default=limit_ms if not too_big else _oldest(db))
+        last, until_ms = _oldest_frames(db, before_ms=_EVER if too_big else before_ms)
+        if last is None:  # no frames left to delete, but perhaps Stats
+            until_ms = _tenth_of_stats(db) if too_big else before_ms
         db.execute("BEGIN IMMEDIATE")
         try:
-            if chunk:
-                last = chunk[-1][0]
-                deleted += db.execute(
-                    "DELETE FROM event WHERE id < ?", ((last + 1) << INDEX_BITS,)
-                ).rowcount
+            if last is not None:
+                end = (last + 1) << INDEX_BITS
+                deleted += db.execute("DELETE FROM event WHERE id < ?", (end,)).rowcount
                 db.execute("DELETE FROM frames WHERE id <= ?", (last,))
-            gone = db.execute("DELETE FROM stats WHERE logged_ms < ?", (until_ms,)).rowcount
+            stats = db.execute("DELETE FROM stats WHERE logged_ms < ?", (until_ms,)).rowcount
             db.execute("COMMIT")
         except BaseException:
             db.execute("ROLLBACK")
             raise
-        if not chunk and (not too_big or not gone):
+        if last is None and not (too_big and stats):
             return deleted
 
 
@@ -57,12 +52,14 @@ def prune_emitters(db: sqlite3.Connection) -> int:
     Raises:
         sqlite3.Error: the file cannot be written.
     """
-    gone = "SELECT id FROM emitters WHERE id NOT IN (SELECT emitter FROM frames) AND id NOT IN (SELECT emitter FROM stats)"
     db.execute("BEGIN IMMEDIATE")
     try:
-        db.execute(f"CREATE TEMP TABLE gone AS {gone}")
-        for table in ("series", "sent"):
-            db.execute(f"DELETE FROM {table} WHERE emitter IN (SELECT id FROM gone)")  # noqa: S608 - constants
+        db.execute(
+            "CREATE TEMP TABLE gone AS SELECT id FROM emitters WHERE id NOT IN "
+            "(SELECT emitter FROM frames) AND id NOT IN (SELECT emitter FROM stats)"
+        )
+        db.execute("DELETE FROM series WHERE emitter IN (SELECT id FROM gone)")
+        db.execute("DELETE FROM sent WHERE emitter IN (SELECT id FROM gone)")
         count = db.execute("DELETE FROM emitters WHERE id IN (SELECT id FROM gone)").rowcount
         db.execute("DELETE FROM runs WHERE run NOT IN (SELECT run FROM emitters)")
         db.execute("DROP TABLE temp.gone")
@@ -80,10 +77,21 @@ def shrink(db: sqlite3.Connection, *, pages: int = 2000) -> None:
         sqlite3.Error: the file cannot be written.
     """
     if _pragma(db, "freelist_count") > _SPARE * _pragma(db, "page_count"):
-        db.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() frees one page only
 
 
-def _oldest(db: sqlite3.Connection) -> int:
+def _oldest_frames(db: sqlite3.Connection, *, before_ms: int) -> tuple[int | None, int]:
+    """The last of the oldest frames that were logged before a time, and when the newest was."""
+    rows = db.execute("SELECT id, logged_ms FROM frames ORDER BY id LIMIT ?", (_CHUNK + 1,))
+    last, until_ms = None, 0
+    for number, logged_ms in rows.fetchall()[:-1]:
+        if logged_ms >= before_ms:
+            break
+        last, until_ms = number, max(until_ms, logged_ms)
+    return last, until_ms
+
+
+def _tenth_of_stats(db: sqlite3.Connection) -> int:
     """A time before which about a tenth of the Stats were logged."""
     first, last = db.execute("SELECT min(logged_ms), max(logged_ms) FROM stats").fetchone()
     return 0 if first is None else int(first + (last - first) // 10 + 1)

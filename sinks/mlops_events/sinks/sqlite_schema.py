@@ -134,14 +134,20 @@ _MIGRATIONS: dict[int, str] = {}
 """What turns version n into n + 1; written when there is a version 2."""
 
 
-def connect_writer(path: Path) -> sqlite3.Connection:
+def connect_writer(path: Path, *, busy_s: float = 5.0) -> sqlite3.Connection:
     """Open the file for writing, and make its tables if it is new.
+
+    Args:
+        path: the file.
+        busy_s: how long to wait for somebody else's lock.
 
     Raises:
         SinkBroken: it holds another program's tables, or those of a newer version.
         sqlite3.Error: it cannot be opened.
     """
-    connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=busy_s, check_same_thread=False
+    )
     try:
         prepare(connection, path)
     except BaseException:

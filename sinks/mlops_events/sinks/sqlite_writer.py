@@ -57,8 +57,8 @@ ON CONFLICT DO UPDATE SET
   name = coalesce(nullif(excluded.name, ''), name),
   "group" = coalesce(nullif(excluded."group", ''), "group"),
   job_type = coalesce(nullif(excluded.job_type, ''), job_type),
-  started_ns = min(coalesce(started_ns, excluded.started_ns), excluded.started_ns),
-  ended_ns = max(coalesce(ended_ns, excluded.ended_ns), excluded.ended_ns),
+  started_ns = coalesce(min(started_ns, excluded.started_ns), started_ns, excluded.started_ns),
+  ended_ns = coalesce(max(ended_ns, excluded.ended_ns), ended_ns, excluded.ended_ns),
   config = excluded.config, config_ns = excluded.config_ns
 """
 
