@@ -79,7 +79,7 @@ class Child:
                 if self.restarts >= _TRIES and not self._settled:
                     raise ProgramFailedError(
                         f"{self.program.name} ended {self.restarts} times, with exit code "
-                        f"{self.exit_code}; the end of {self.log}:\n{self._last_lines()}"
+                        f"{self.exit_code}; the end of {self.log}:\n{self.last_lines()}"
                     )
                 changed()
                 await _wait(self._stopping, wait_s)
@@ -96,6 +96,11 @@ class Child:
         if not await _wait(self.ended, self.program.stop_s):
             self._signal(signal.SIGKILL)
             await self.ended.wait()
+
+    def last_lines(self) -> str:
+        """Return the end of its log."""
+        lines = self.log.read_bytes()[-4000:].decode(errors="replace").splitlines()
+        return "\n".join(lines[-8:])
 
     async def _run_once(self, changed: Callable[[], None]) -> int:
         program = self.program
@@ -126,10 +131,6 @@ class Child:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
                 return
-
-    def _last_lines(self) -> str:
-        lines = self.log.read_bytes()[-4000:].decode(errors="replace").splitlines()
-        return "\n".join(lines[-8:])
 
 
 class Supervisor:
@@ -178,7 +179,6 @@ class Supervisor:
             await self.stop(name)
         self._tasks[0].cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._failed.cancel()
 
     def _note(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

@@ -14,7 +14,7 @@ from mlops_events.schemas.errors import ConfigError, MlopsEventsError
 from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.schemas.topics import Topics, TopicSpec
 
-__all__ = ["TopicError", "TopicState", "create_topics", "list_topics"]
+__all__ = ["TopicError", "TopicState", "count_brokers", "create_topics", "list_topics"]
 
 _CREATED, _EXISTS, _REPLICATION = 0, 36, 38
 _DAY_MS = 86_400_000
@@ -91,6 +91,16 @@ async def list_topics(kafka: KafkaSettings, *, within_s: float = 10.0) -> list[T
         )
         states = await _describe(admin, names, embedded=kafka.embedded) if names else {}
     return [states[name] for name in names]
+
+
+async def count_brokers(kafka: KafkaSettings, *, within_s: float = 10.0) -> int:
+    """Return how many brokers the cluster has.
+
+    Raises:
+        ConfigError: no broker answers.
+    """
+    async with _admin(kafka, within_s=within_s) as admin:
+        return len((await _timed(admin.describe_cluster()))["brokers"])
 
 
 @asynccontextmanager

@@ -18,7 +18,16 @@ from mlops_events.schemas.catalog import is_step_like
 from mlops_events.schemas.events import Log, Observation, Profile, Run, StatsKey
 from mlops_events.sinks.sqlite_store import SQLiteStore
 
-__all__ = ["Account", "Fingerprint", "TrueEvent", "Truth", "WindowRules", "Windows", "fingerprint"]
+__all__ = [
+    "Account",
+    "Fingerprint",
+    "TrueEvent",
+    "Truth",
+    "WindowRules",
+    "Windows",
+    "fingerprint",
+    "plain",
+]
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -106,7 +115,8 @@ class Truth:
     """All that was emitted in the runs of one folder.
 
     Args:
-        folder: of the files that simulated nodes wrote.
+        folder: of the files that simulated nodes wrote, one a run, named by its start in
+            nanoseconds since the epoch.
         rules: how windows are made.
     """
 
@@ -121,6 +131,8 @@ class Truth:
             else:
                 emitters.add(found.emitter)
         self.emitters = frozenset(emitters)
+        starts = [int(path.stem) for path in folder.glob("*.jsonl")]
+        self.began_ns = min(starts, default=0)
         self.ended = frozenset(e for e, account in self.accounts.items() if account.ended)
         self._due = Windows(self.events(), rules).due(self.ended)
 
@@ -147,8 +159,19 @@ def fingerprint(
     values = event if isinstance(event, Mapping) else msgspec.structs.asdict(event)
     name = values.get("name") or values.get("level") or values.get("state")
     identity = (kind, values["ts"], name, values.get("step"))
-    content = {key: _plain(value) for key, value in values.items() if value not in (None, "", {})}
+    content = {key: plain(value) for key, value in values.items() if value not in (None, "", {})}
     return Fingerprint(_digest(identity, 8), _digest((kind, content), 16))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: numbers that are not finite as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
 
 
 def _read(folder: Path) -> Iterator[TrueEvent | Account]:
@@ -190,16 +213,6 @@ def _number(value: Any) -> list[float]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return [float(value)]
     return []
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _digest(value: Any, size: int) -> bytes:
