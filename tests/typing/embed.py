@@ -5,8 +5,10 @@ from contextlib import AbstractContextManager
 from typing import assert_type
 
 from mlops_events.producers import Emitter, EmitterSettings, EmitterStats
+from mlops_events.producers.testing import MemoryTransport
+from mlops_events.schemas import Log, Observation, Origin, Profile, Run
 
-__all__ = ["everything", "train", "train_async"]
+__all__ = ["everything", "tested", "train", "train_async"]
 
 
 def train(losses: list[float]) -> EmitterStats:
@@ -23,7 +25,7 @@ async def train_async() -> None:
     """The same inside an event loop."""
     async with Emitter(run="llama-7b-42", role="validator", uid="5F3s") as events:
         events.observe("validation", {"loss": 0.5, "samples": [1.0, 2.0], "note": None})
-        await asyncio.to_thread(events.flush, 5.0)
+        assert_type(await asyncio.to_thread(events.flush, 5.0), bool)
 
 
 def everything(settings: EmitterSettings) -> None:
@@ -55,6 +57,23 @@ def everything(settings: EmitterSettings) -> None:
     assert_type(events.section("forward"), AbstractContextManager[None])
     assert_type(events.enabled, bool)
     assert_type(events.id, bytes)
+    assert_type(events.origin, Origin)
     assert_type(events.flush(timeout=5.0), bool)
-    assert_type(events.close(timeout=5.0), bool)
+    assert_type(events.close(timeout=5.0, crashed=True), bool)
     assert_type(events.stats().dropped, int)
+    assert_type(events.stats().bad_fields, dict[str, int])
+
+
+def tested() -> None:
+    """A test of a program that embeds an emitter."""
+    transport = MemoryTransport(delay_s=0.0)
+    with Emitter(run="test", transport=transport) as events:
+        train([0.5])
+        transport.fail(2)
+        transport.hang()
+        transport.recover()
+        events.flush()
+    assert_type(transport.runs(), list[Run])
+    assert_type(transport.observations(), list[Observation])
+    assert_type(transport.profiles(), list[Profile])
+    assert_type(transport.logs(), list[Log])

@@ -16,6 +16,8 @@ from mlops_events.sinks import (
 from mlops_events.sinks.sqlite import SQLiteSettings, SQLiteSink, SQLiteStore
 from mlops_events.sinks.testing import SinkContract
 
+__all__ = ["PrintingSink", "TestPrintingSink", "use"]
+
 
 class PrintingSink:
     """Somebody's own sink."""
@@ -37,7 +39,7 @@ class PrintingSink:
             assert_type(envelope.event, AnyEvent)
             assert_type(envelope.id, EventId | StatsKey)
             if isinstance(envelope.event, Observation):
-                print(envelope.origin.run, envelope.event.fields)  # noqa: T201
+                print(envelope.origin.run, envelope.event.fields)
             else:
                 rejected.append(Rejected(envelope, "unwanted", "only observations are printed"))
         return rejected

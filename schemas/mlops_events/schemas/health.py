@@ -119,11 +119,6 @@ class HealthServer:
         """The port it listens on."""
         return int(self._server.server_address[1])
 
-    @property
-    def url(self) -> str:
-        """Where it answers."""
-        return f"http://{self._server.server_address[0]!s}:{self.port}"
-
     def close(self) -> None:
         """Stop; may be called twice."""
         self._server.shutdown()
