@@ -56,7 +56,7 @@ format: setup ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix
 
 bench: setup ## measure; each figure beside a floor of the same run
-	@for b in benchmarks/bench_*.py; do echo "bench: $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+	@for b in benchmarks/*.py; do echo "bench: $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
 
 format-check: setup
 	@echo "check: format"
@@ -74,7 +74,7 @@ types: setup
 
 contracts: setup
 	@echo "check: who imports whom"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 dead-code: setup
 	@echo "check: dead code"
