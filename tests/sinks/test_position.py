@@ -41,6 +41,7 @@ MARK = mark_after(Rec(4_999, 7_000, b"last"), incarnation=2)
         (Place(committed=5_000, mark=MARK, log_start=5_600), 5_600, 5_600, 600),
         (Place(committed=500_000, by_time=5), 500_000, 400_000, 0),
         (Place(committed=10), 10, 0, 0),
+        (Place(mark=MARK), 5_000, 4_000, 0),
         (Place(committed=9_000, mark=MARK), 9_000, 4_999, 0),
     ],
 )

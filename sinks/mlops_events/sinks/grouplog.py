@@ -87,18 +87,20 @@ class GroupLog:
     async def places(self, partitions: Collection[int]) -> dict[int, Place]:
         """Return what is known of partitions that were just assigned."""
         tps = [TopicPartition(self._topic, p) for p in partitions]
-        commits = await (self._commits_and_records(tps) if self._embedded else self._commits(tps))
+        if self._embedded:
+            commits, marks = await self._committed(tps), await self._mark_records(tps)
+        else:
+            commits, marks = await self._commits(tps)
         starts = await self._ask(self._consumer.beginning_offsets(tps))
         now_ms = int(time.time() * 1000)
-        marks = {tp: mark for tp, (_, mark) in commits.items()}
         since = {
-            tp: max(0, (mark.timestamp_ms if mark else now_ms) - READ_BACK_MS)
-            for tp, mark in marks.items()
+            tp: max(0, (marks[tp].timestamp_ms if tp in marks else now_ms) - READ_BACK_MS)
+            for tp in tps
         }
-        found = await self._ask(self._consumer.offsets_for_times(since)) if since else {}
+        found = await self._ask(self._consumer.offsets_for_times(since))
         return {
             tp.partition: Place(
-                committed=commits[tp][0] if tp in commits else None,
+                committed=commits.get(tp),
                 mark=marks.get(tp),
                 log_start=starts[tp],
                 by_time=found[tp].offset if found.get(tp) is not None else None,
@@ -257,8 +259,8 @@ class GroupLog:
 
     async def _commits(
         self, tps: list[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, Mark | None]]:
-        """The group's commits with their marks; consumer.committed() would lack the metadata."""
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Mark]]:
+        """The group's commits and their marks; consumer.committed() would lack the metadata."""
         admin = AIOKafkaAdminClient(request_timeout_ms=10_000, **self._kafka.client_options())
 
         async def ask() -> Mapping[TopicPartition, OffsetAndMetadata]:
@@ -272,21 +274,17 @@ class GroupLog:
             found = await self._ask(ask())
         finally:
             await _stop(admin.close())
-        return {
-            tp: (commit.offset, Mark.decode(commit.metadata))
-            for tp, commit in found.items()
-            if commit.offset >= 0
-        }
+        commits = {tp: commit.offset for tp, commit in found.items() if commit.offset >= 0}
+        marks = {tp: mark for tp in commits if (mark := Mark.decode(found[tp].metadata))}
+        return commits, marks
 
-    async def _commits_and_records(
-        self, tps: list[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, Mark | None]]:
-        """The group's commits, and their marks from the records that keep them."""
-        commits: dict[TopicPartition, int] = {}
-        for tp in tps:
-            offset = await self._ask(self._consumer.committed(tp))
-            if offset is not None:
-                commits[tp] = offset
+    async def _committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's commits, from a broker that gives no metadata back."""
+        offsets = {tp: await self._ask(self._consumer.committed(tp)) for tp in tps}
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
+
+    async def _mark_records(self, tps: list[TopicPartition]) -> dict[TopicPartition, Mark]:
+        """The marks of partitions, from the records that keep them."""
         consumer = AIOKafkaConsumer(
             enable_auto_commit=False,
             max_partition_fetch_bytes=MAX_RECORD_BYTES,
@@ -295,19 +293,18 @@ class GroupLog:
 
         async def find() -> dict[int, Mark]:
             await consumer.start()
-            reader = _CheckpointReader(consumer, self._kafka.topics.checkpoints)
             return await find_marks(
-                reader,
+                _CheckpointReader(consumer, self._kafka.topics.checkpoints),
                 group=self._group,
                 topic=self._topic,
-                partitions=[tp.partition for tp in commits],
+                partitions=[tp.partition for tp in tps],
             )
 
         try:
-            marks = await self._ask(find()) if commits else {}
+            marks = await self._ask(find())
         finally:
             await _stop(consumer.stop())
-        return {tp: (offset, marks.get(tp.partition)) for tp, offset in commits.items()}
+        return {TopicPartition(self._topic, partition): mark for partition, mark in marks.items()}
 
     async def _keep_marks(self, marks: Mapping[int, Mark]) -> None:
         """Write marks that are due; they may lag behind the commit."""

@@ -151,17 +151,21 @@ class Position:
     @classmethod
     def take_over(cls, place: Place) -> "Position":
         """Return where to begin in a partition that was just assigned."""
-        incarnation = place.mark.incarnation if place.mark is not None else 0
-        if place.committed is None:
+        mark, start = place.mark, place.committed
+        if start is None and mark is not None:
+            start = mark.next  # a commit can be lost with its topic, a mark of its own cannot
+        incarnation = mark.incarnation if mark is not None else 0
+        if start is None:
             return cls(place.log_start, read_from=place.log_start, incarnation=incarnation)
-        if place.committed < place.log_start:
+        if start < place.log_start:
             position = cls(place.log_start, read_from=place.log_start, incarnation=incarnation)
-            position.expired = place.log_start - place.committed
+            position.expired = place.log_start - start
             return position
-        mark = place.mark if place.mark is not None and place.mark.next <= place.committed else None
+        if mark is not None and mark.next > start:
+            mark = None
         return cls(
-            place.committed,
-            read_from=_read_back(place, mark),
+            start,
+            read_from=_read_back(place, start, mark),
             incarnation=incarnation,
             mark=mark,
         )
@@ -258,14 +262,13 @@ class Position:
         return len(records)
 
 
-def _read_back(place: Place, mark: Mark | None) -> int:
-    committed = place.committed or 0
-    back = committed - _READ_BACK_AT_LEAST
+def _read_back(place: Place, start: int, mark: Mark | None) -> int:
+    back = start - _READ_BACK_AT_LEAST
     if place.by_time is not None:
         back = min(back, place.by_time)
     if mark is not None:
         back = min(back, mark.next - 1)
-    return max(back, committed - _READ_BACK_AT_MOST, place.log_start, 0)
+    return max(back, start - _READ_BACK_AT_MOST, place.log_start, 0)
 
 
 def _crc(record: Positioned) -> int:
