@@ -94,17 +94,20 @@ class Reject(msgspec.Struct, frozen=True):
 _EMPTY = msgspec.Raw(b"\x90")
 
 
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The map on the wire. New keys get a default; old readers skip what they do not know."""
 
     v: int
     emitter: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     kind: str
-    seq: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    closed_ns: int
+    seq: _Count
+    closed_ns: Int64
     origin: Origin
-    accepted: int
-    dropped: int = 0
+    accepted: _Count
+    dropped: _Count = 0
     end: bool = False
     s: msgspec.Raw = _EMPTY
     i: list[int] | None = None
