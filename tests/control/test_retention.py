@@ -64,11 +64,21 @@ def test_a_topic_that_sets_its_retention_keeps_to_it(objects: ObjectLog, fill: F
     assert found == {short: 7, plain: 3}
 
 
-def test_a_partition_holds_a_bounded_number_of_batches(objects: ObjectLog, fill: Fill) -> None:
-    """The broker lists them all at each fetch."""
+def test_a_partition_holds_few_batches_and_young_ones(objects: ObjectLog, fill: Fill) -> None:
+    """The broker lists them all at each fetch; a reader that was away wants the last minutes."""
+    folder = fill("t", count=10)
+    limits = Retention(few_batches=3, min_age_ms=4_000)
+
+    assert excess(objects, limits, now_ms=99_000) == {folder: 7}
+    assert excess(objects, limits, now_ms=9_000) == {folder: 5}
+    assert excess(objects, limits, now_ms=4_000) == {}
+
+
+def test_a_partition_never_holds_too_many_batches(objects: ObjectLog, fill: Fill) -> None:
+    """However young they are."""
     folder = fill("t", count=10)
 
-    assert excess(objects, Retention(max_batches=3), now_ms=0) == {folder: 7}
+    assert excess(objects, Retention(few_batches=3, max_batches=8), now_ms=0) == {folder: 2}
 
 
 def test_the_oldest_of_all_partitions_go_when_it_is_too_much(
@@ -93,4 +103,9 @@ def test_only_batches_are_ever_deleted(objects: ObjectLog) -> None:
     for key in ("groups/consumers/g.json", "topics/t/partitions/0000000000/watermark.json"):
         objects.put(CLUSTER + key, bytes(100), modified_ms=0)
 
-    assert excess(objects, Retention(max_age_ms=1, max_bytes=1, max_batches=1), now_ms=99) == {}
+    assert (
+        excess(
+            objects, Retention(max_age_ms=1, min_age_ms=0, max_bytes=1, few_batches=1), now_ms=99
+        )
+        == {}
+    )

@@ -205,9 +205,9 @@ async def test_without_a_delay_a_write_is_answered_when_it_is_on_the_disk(
 
 async def test_cleaning_up_keeps_the_disk_within_bounds(objects: ObjectLog) -> None:
     """Whatever is written: batches, watermarks, groups."""
-    limits = Retention(max_batches=10)
-    now_ms = 0
-    store = ObjectStore(objects, StoreSettings(retention=limits), clock_ms=lambda: now_ms)
+    limits = Retention(few_batches=10, min_age_ms=0)
+    now_ms = 1000
+    store = ObjectStore(objects, StoreSettings(retention=limits), clock_ms=lambda: now_ms + 1)
     sizes: list[int] = []
     for number in range(1000):
         objects.put(f"{RECORDS}{number:020d}.batch", bytes(300), modified_ms=now_ms)

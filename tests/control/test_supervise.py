@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mlops_events.control import leash
-from mlops_events.control.supervise import Program, ProgramFailedError, Supervisor
+from mlops_events.control.supervise import Program, ProgramFailedError, Supervisor, keep_small
 
 Script = Callable[..., Program]
 
@@ -136,6 +136,20 @@ async def test_programs_end_with_the_reverse_of_their_start(
     await supervisor.close()
 
     assert (tmp_path / "order").read_text() == "client broker "
+
+
+def test_a_large_log_is_moved_aside_while_it_is_written(tmp_path: Path) -> None:
+    """So that a program that complains for ever does not fill the disk."""
+    path = tmp_path / "program.log"
+    with path.open("ab", buffering=0) as log:
+        log.write(b"x" * 100)
+        keep_small(path, max_bytes=100)
+        log.write(b"y")
+        keep_small(path, max_bytes=100)
+        log.write(b"z")
+
+    assert (tmp_path / "program.log.1").read_bytes() == b"x" * 100 + b"y"
+    assert path.read_bytes() == b"z"
 
 
 PARENT = """

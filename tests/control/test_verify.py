@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlops_events.control.truth import Truth, WindowRules
+from mlops_events.control.truth import Truth, WindowRules, give_up_large
 from mlops_events.control.verify import Report, verify
 from mlops_events.producers import EmitterSettings
 from mlops_events.producers.simulate import FleetSettings, run_fleet
@@ -241,3 +241,20 @@ def test_a_line_of_truth_that_was_cut_off_is_left_out(
     (tmp_path / "cut" / "1.jsonl").write_bytes(b"".join(lines[:10]) + lines[10][:-5])
 
     assert len(list(Truth(tmp_path / "cut", RULES).events())) == 10
+
+
+def test_truth_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """The oldest run's goes first; that of a run that goes on is emptied again and again."""
+    for name in ("1.jsonl", "2.jsonl"):
+        (tmp_path / name).write_bytes(bytes(60))
+    first = give_up_large(tmp_path, max_bytes=100)
+    left = [path.name for path in tmp_path.glob("*.jsonl")]
+    with (tmp_path / "2.jsonl").open("ab", buffering=0) as running:
+        running.write(bytes(60))
+        second = give_up_large(tmp_path, max_bytes=100)
+        running.write(bytes(60))
+        third = give_up_large(tmp_path, max_bytes=100)
+
+    assert (first, second, third) == (False, True, False)
+    assert left == ["2.jsonl"]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0

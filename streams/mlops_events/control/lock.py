@@ -1,6 +1,5 @@
 """A lock on a folder that dies with its holder, and tells who that is."""
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -34,6 +33,8 @@ class FolderLock:
         self._fd = -1
 
     def __enter__(self) -> "FolderLock":
+        import fcntl  # not on Windows, where only commands without a folder work
+
         self._folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         deadline = time.monotonic() + self._wait_s

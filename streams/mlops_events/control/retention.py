@@ -7,6 +7,7 @@ the latter are ever deleted, and never the newest of a partition, which tells wh
 
 import heapq
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -22,11 +23,15 @@ _CLUSTER = re.compile(r"clusters/[^/]+/")
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds. `max_age_ms` is for topics that set no `retention.ms` of their own.
 
-    A fetch lists the whole partition twice, so `max_batches` bounds its time as well as memory.
+    A fetch lists the whole partition twice, so a partition keeps `few_batches` where it can: so
+    many, and those of the last `min_age_ms`, which a reader that was away may still want, but
+    never more than `max_batches`. `max_bytes` is for all partitions together.
     """
 
     max_age_ms: int = 7 * 86_400_000
-    max_batches: int = 2_000
+    min_age_ms: int = 600_000
+    few_batches: int = 2_000
+    max_batches: int = 10_000
     max_bytes: int = 2 << 30
 
 
@@ -41,7 +46,11 @@ def excess(log: ObjectLog, limits: Retention, *, now_ms: int) -> dict[str, int]:
             continue
         keys = log.keys(folder)
         oldest_ms = now_ms - ages.get(match[1], limits.max_age_ms)
-        count = max(0, len(keys) - limits.max_batches)
+        count = max(0, len(keys) - limits.few_batches)
+        if count:
+            young_ms = now_ms - limits.min_age_ms
+            young = bisect_left(keys, young_ms, key=lambda key: log[key].modified_ms)
+            count = max(min(count, young), len(keys) - limits.max_batches)
         while count < len(keys) - 1 and log[keys[count]].modified_ms < oldest_ms:
             count += 1
         if count:

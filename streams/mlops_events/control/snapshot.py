@@ -6,7 +6,7 @@ import msgspec
 
 from mlops_events.control.supervise import Child
 from mlops_events.schemas.events import Log, Origin
-from mlops_events.sinks.base import SinkUnavailable
+from mlops_events.sinks.base import SinkError
 from mlops_events.sinks.sqlite_store import (
     SQLiteStore,
     StoredEmitter,
@@ -64,7 +64,7 @@ class Watch:
         if self._store is None:
             try:
                 self._store = SQLiteStore(self._path)
-            except SinkUnavailable:
+            except SinkError:  # not there yet; or no store, as the sink will say
                 return Snapshot()
         store = self._store
         return Snapshot(

@@ -15,7 +15,7 @@ import msgspec
 from mlops_events.control import leash
 from mlops_events.schemas.errors import MlopsEventsError
 
-__all__ = ["Child", "Program", "ProgramFailedError", "Supervisor"]
+__all__ = ["Child", "Program", "ProgramFailedError", "Supervisor", "keep_small"]
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
@@ -102,6 +102,11 @@ class Child:
         lines = self.log.read_bytes()[-4000:].decode(errors="replace").splitlines()
         return "\n".join(lines[-8:])
 
+    def kill(self) -> None:
+        """End the program now, for good."""
+        self._stopping.set()
+        self._signal(signal.SIGKILL)
+
     async def _run_once(self, changed: Callable[[], None]) -> int:
         program = self.program
         with self.log.open("ab") as log:
@@ -173,6 +178,11 @@ class Supervisor:
         """Stop these programs, all at once; those that never started too."""
         await asyncio.gather(*(self.children[n].stop() for n in names if n in self.children))
 
+    def kill(self) -> None:
+        """End all programs now, for good."""
+        for child in self.children.values():
+            child.kill()
+
     async def close(self) -> None:
         """Stop what still runs, the last started first; may be called twice."""
         for name in reversed(self.children):
@@ -187,13 +197,17 @@ class Supervisor:
             self._failed.exception()  # it is no mistake not to ask for it
 
     async def _keep_logs_small(self) -> None:
-        """Move a log that grew large aside; its writer appends, so it goes on at the start."""
         while True:
             for child in self.children.values():
-                if child.log.exists() and child.log.stat().st_size > _LOG_BYTES:
-                    shutil.copyfile(child.log, child.log.with_suffix(".log.1"))
-                    os.truncate(child.log, 0)
+                keep_small(child.log, max_bytes=_LOG_BYTES)
             await asyncio.sleep(_LOG_CHECK_S)
+
+
+def keep_small(log: Path, *, max_bytes: int) -> None:
+    """Move what is in a log aside when it is large; who appends to it goes on at its start."""
+    if log.exists() and log.stat().st_size > max_bytes:
+        shutil.copyfile(log, log.with_suffix(".log.1"))
+        os.truncate(log, 0)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> bool:

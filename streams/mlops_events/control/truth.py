@@ -5,6 +5,7 @@ emitter. Numbers that are not finite are the texts "NaN", "Infinity" and "-Infin
 """
 
 import math
+import os
 from array import array
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -26,9 +27,11 @@ __all__ = [
     "WindowRules",
     "Windows",
     "fingerprint",
+    "give_up_large",
     "plain",
 ]
 
+_GIVEN_UP = ".given-up"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -150,6 +153,25 @@ class Truth:
                     return False
         final = {window.stats.key(window.emitter) for window in store.windows(final=True)}
         return self._due <= final
+
+
+def give_up_large(folder: Path, *, max_bytes: int) -> bool:
+    """Bound the space that truth takes; return whether that of the run that goes on was given up.
+
+    The oldest files go first. The newest is still written to: it is emptied now and then, under a
+    name that nobody reads.
+    """
+    paths = sorted(folder.glob("*.jsonl"))
+    sizes = [path.stat().st_size for path in paths]
+    given_up = False
+    while paths and sum(sizes) > max_bytes:
+        given_up = len(paths) == 1
+        path = paths.pop(0)
+        del sizes[0]
+        path.rename(path.with_suffix(_GIVEN_UP))
+    for path in folder.glob(f"*{_GIVEN_UP}"):
+        os.truncate(path, 0)
+    return given_up
 
 
 def fingerprint(

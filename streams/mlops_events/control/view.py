@@ -130,8 +130,8 @@ def lines(before: Moment | None, now: Moment, rates: Mapping[str, float]) -> Ite
     if before is not None and snapshot.windows != before.snapshot.windows:
         stats = snapshot.windows[0].stats
         yield (
-            f"          {_time(stats.start)} {node(snapshot.windows[0].origin)}"
-            f" {stats.name}.{stats.field} n={stats.count} mean={_number(stats.mean)}"
+            f"          {_time(stats.start)} {_clean(node(snapshot.windows[0].origin))}"
+            f" {_clean(f'{stats.name}.{stats.field}')} n={stats.count} mean={_number(stats.mean)}"
             f" min={_number(stats.min)} max={_number(stats.max)} median={_number(stats.median)}"
         )
 
@@ -182,12 +182,12 @@ def _nodes(moment: Moment) -> Table:
     for emitter in sorted(shown, key=lambda e: (e.origin.run, str(e.origin.uid), e.origin.role)):
         newest = last.get(emitter.emitter)
         table.add_row(
-            node(emitter.origin),
-            emitter.origin.version,
+            _text(node(emitter.origin)),
+            _text(emitter.origin.version),
             emitter.status or "",
             f"{sum(sent.stored for sent in emitter.sent.values()):,}",
             f"{max(0.0, (moment.now_ns - _heard(emitter)) / 1e9):.0f} s ago",
-            "" if newest is None else _values(newest.event),
+            _text("" if newest is None else _values(newest.event)),
         )
     if len(emitters) > len(shown):
         table.add_row(f"and {len(emitters) - len(shown)} more", "", "", "", "", "")
@@ -212,8 +212,8 @@ def _windows(windows: Sequence[StoredStats]) -> Table:
     for window in windows:
         stats = window.stats
         table.add_row(
-            f"{stats.name}.{stats.field}",
-            node(window.origin),
+            _text(f"{stats.name}.{stats.field}"),
+            _text(node(window.origin)),
             f"{_time(stats.start)} +{stats.size / 1e9:g} s",
             str(stats.count),
             *map(_number, (stats.mean, stats.min, stats.max, stats.median)),
@@ -229,9 +229,9 @@ def _logs(logs: Sequence[tuple[StoredEvent, Log]]) -> Table:
     for stored, line in logs:
         beside = " ".join(f"{name}={_value(value)}" for name, value in line.fields.items())
         table.add_row(
-            Text(f"{_time(line.ts)} {line.level}", _LEVELS.get(line.level, "")),
-            node(stored.origin),
-            Text(f"{line.message} {beside}".strip()),
+            Text(_clean(f"{_time(line.ts)} {line.level}"), _LEVELS.get(line.level, "")),
+            _text(node(stored.origin)),
+            _text(f"{line.message} {beside}".strip()),
         )
     return table
 
@@ -262,3 +262,12 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{len(value)}]"
     return str(value)
+
+
+def _text(text: str) -> Text:
+    """Events say what they like: neither markup nor the terminal's own orders are obeyed."""
+    return Text(_clean(text))
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

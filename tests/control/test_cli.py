@@ -1,0 +1,153 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlops_events.control.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def without() -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run a command where a module is not installed."""
+
+    def run(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        code = (
+            f"import sys; sys.modules[{module!r}] = None\n"
+            "from mlops_events.control.cli import main; sys.exit(main(sys.argv[1:]))"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["up", "stream", "sink", "tail", "topics list", "topics create", "config show", "sinks list"],
+)
+def test_every_command_has_help_with_examples(command: str, capsys: Capture) -> None:
+    """The examples name the command itself."""
+    code = main([*command.split(), "--help"])
+
+    assert code == 0
+    assert "Examples:" in (shown := capsys.readouterr().out)
+    assert f"mlops-pipeline {command}" in shown.partition("Examples:")[2]
+
+
+def test_without_arguments_there_is_help(capsys: Capture) -> None:
+    """All commands are named."""
+    code = main([])
+
+    assert code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("up", "stream", "sink", "tail", "topics", "config"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope"], "No such command 'nope'; see 'mlops-pipeline --help'"),
+        (["up", "--simulate", "many"], "see 'mlops-pipeline up --help'"),
+        (["up", "--for", "soon"], "'soon' is no duration; write one such as 60s or 5m"),
+        (["up", "--for", "0s"], "'0s' is no time to run"),
+        (["tail", "--kind", "metric"], "no kind metric; kinds: run, observation, profile, log"),
+        (["sink", "lokki", "--brokers", "127.0.0.1:9"], "no sink named 'lokki'"),
+        (["topics", "list", "--data", "/nowhere"], "no brokers; set MLOPS_EVENTS_KAFKA_BROKERS"),
+        (["stream", "--config", "/nowhere.toml"], "settings file '/nowhere.toml'"),
+    ],
+)
+def test_wrong_usage_is_said_in_a_line(arguments: list[str], said: str, capsys: Capture) -> None:
+    """On standard error, with exit code 2."""
+    code = main(arguments)
+
+    assert code == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("typer", ["topics", "list"], "service"),
+        ("rich", ["up"], "local"),
+        ("numpy", ["up"], "local"),
+        ("faust", ["stream", "--brokers", "127.0.0.1:9"], "streams"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    without: Callable[..., "subprocess.CompletedProcess[str]"],
+    module: str,
+    arguments: list[str],
+    extra: str,
+) -> None:
+    """In one line that can be pasted."""
+    done = without(module, *arguments)
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        f'mlops-pipeline: {module} is not installed; run: pip install "mlops-events[{extra}]"\n'
+    )
+
+
+def test_help_does_not_need_the_rest(
+    without: Callable[..., "subprocess.CompletedProcess[str]"],
+) -> None:
+    """Faust and numpy take long to import; they are imported by what uses them."""
+    assert without("faust", "--help").returncode == 0
+    assert without("numpy", "--help").returncode == 0
+
+
+def test_config_show_tells_where_each_setting_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Variables, files and defaults; no secret is shown."""
+    monkeypatch.setenv("MLOPS_EVENTS_KAFKA_BROKERS", "b:1")
+    monkeypatch.setenv("MLOPS_EVENTS_KAFKA_SASL_PASSWORD", "hunter2")
+    (tmp_path / "site.toml").write_text("[stream]\nwindow_s = 5\n")
+    code = main(["config", "show", "--json", "--config", str(tmp_path / "site.toml")])
+    shown = capsys.readouterr().out
+    found = {s["variable"]: (s["value"], s["source"]) for s in msgspec.json.decode(shown)}
+
+    assert code == 0
+    assert found["MLOPS_EVENTS_KAFKA_BROKERS"] == ("b:1", "environment")
+    assert found["MLOPS_EVENTS_STREAM_WINDOW_S"] == (5.0, "file")
+    assert found["MLOPS_EVENTS_SINK_MAX_EVENTS"] == (5000, "default")
+    assert "hunter2" not in shown
+
+
+def test_config_check_names_everything_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """At once."""
+    monkeypatch.setenv("MLOPS_EVENTS_KAFKA_PARTITIONS", "none")
+    monkeypatch.setenv("MLOPS_EVENTS_STREAM_WINDOWS", "5")
+    code = main(["config", "check"])
+    said = capsys.readouterr().err
+
+    assert code == 2
+    assert "MLOPS_EVENTS_KAFKA_PARTITIONS" in said
+    assert "MLOPS_EVENTS_STREAM_WINDOWS: nothing reads this" in said
+
+
+def test_config_check_says_when_all_is_well(capsys: Capture) -> None:
+    """With exit code 0."""
+    assert main(["config", "check"]) == 0
+    assert capsys.readouterr().out == "all settings can be used\n"
+
+
+def test_installed_sinks_are_listed(capsys: Capture) -> None:
+    """With where they come from."""
+    code = main(["sinks", "list", "--json"])
+
+    assert code == 0
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert found["sqlite"] == "mlops_events.sinks.sqlite:SQLiteSink"
