@@ -71,7 +71,8 @@ class TestExitCodes:
         assert done.stdout == ""
         assert re.fullmatch(
             rf"mlops-emit: {closed} has not acknowledged the observation within 1 s: "
-            r".*[Cc]onnect.*; check that the broker runs and that --brokers names it\n",
+            r".*[Cc]onnect.*; check that the broker runs, that --brokers names it and that it has "
+            r"the topic mlops\.events\.observation\.v1\n",
             done.stderr,
         )
 

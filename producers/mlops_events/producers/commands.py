@@ -1,12 +1,9 @@
 """The commands of mlops-emit; the only module that imports typer."""
 
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Annotated, cast
 
 import msgspec
@@ -16,15 +13,13 @@ from mlops_events.producers import arguments, oneshot
 from mlops_events.producers.settings import EmitterSettings
 from mlops_events.producers.simulate import FleetSettings, run_fleet, wall_clock
 from mlops_events.producers.stats import EmitterStats
+from mlops_events.producers.stop import PARENT_PIPE, until_told_to_stop
 from mlops_events.producers.truth import Truth
 from mlops_events.producers.workload import Event
 from mlops_events.schemas.events import Log, Observation, Profile
 from mlops_events.schemas.settings import load, variable
 
 __all__ = ["Abort", "UsageError", "app", "explain"]
-
-PARENT_PIPE = "MLOPS_EVENTS_PARENT_PIPE"
-"""With the value 1, `simulate` ends when its standard input is closed: its parent is gone."""
 
 # The base of typer's errors about the command line. Typer has taken Click in, so where that class
 # is found depends on its version.
@@ -267,7 +262,7 @@ def simulate(
             emitter=settings,
             truth=written,
             clock=wall_clock(),
-            pause=_until_told_to_stop(),
+            pause=until_told_to_stop(),
         )
     return _account(accounts, as_json=as_json)
 
@@ -323,36 +318,6 @@ def _send(
     if report.error:
         typer.echo(f"mlops-emit: {report.error}", err=True)
     return 1 if report.error else 0
-
-
-def _until_told_to_stop() -> Callable[[float], bool]:
-    """Return what waits for so many seconds, and is true as soon as the program shall end.
-
-    It shall end on SIGTERM, on Ctrl-C, and when its parent has closed the pipe to it.
-    """
-    told: SimpleQueue[None] = SimpleQueue()  # its put may interrupt its get; Event.set may not
-
-    def stop(*_: object) -> None:
-        told.put(None)
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    if os.environ.get(PARENT_PIPE) == "1":
-        threading.Thread(target=watch, daemon=True).start()
-
-    def pause(seconds: float) -> bool:
-        try:
-            told.get(timeout=seconds)
-        except Empty:
-            return False
-        return True
-
-    return pause
 
 
 def _account(accounts: Sequence[EmitterStats], *, as_json: bool) -> int:

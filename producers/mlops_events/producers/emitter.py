@@ -129,7 +129,6 @@ class Emitter:
         )
         self._name = name or settings.run_name
         self._clock = Clock(clock)
-        self._announced = announce
         if transport is None and settings.kafka.brokers and not settings.disabled:
             transport = KafkaTransport(settings.kafka)
         if transport is None and not settings.disabled:
@@ -138,12 +137,13 @@ class Emitter:
             _warn_off()
         self.enabled = transport is not None and not settings.disabled
         """Whether events go anywhere."""
+        self._announced = announce and self.enabled
         self._begin(transport or _Nowhere())
         if not self.enabled:
             self._switch_off()
             return
         lifetime.remember(self)
-        if announce:
+        if self._announced:
             self._run("start", config=config or {})
 
     def observe(

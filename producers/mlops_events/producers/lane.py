@@ -8,7 +8,7 @@ import msgspec
 
 from mlops_events.producers.buffer import MALFORMED, Buffer
 from mlops_events.producers.clock import Clock
-from mlops_events.producers.mend import shorten
+from mlops_events.producers.mend import shorten, whole
 from mlops_events.producers.series import SeriesTable
 from mlops_events.producers.stats import KindStats
 from mlops_events.producers.tally import Tally
@@ -141,6 +141,8 @@ class Lane:
                     sid, raw, step, values = event
                     taken += len(values)
                     if raw is not None:
+                        if step is not None:
+                            step = whole(step, "step", self._bad)
                         head = self.table.registered[sid].head
                         values = head + _encode(raw + anchor) + _encode(step) + values
                     self._add(values, sid)

@@ -48,6 +48,7 @@ def send(
     for name in ("mlops_events.producers", "aiokafka"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the report says it, once
     kind = _KINDS[type(event)]
+    topic = settings.kafka.topics.raw(kind)
     memory = MemoryTransport() if dry_run else None
     emitter = Emitter(settings=settings, transport=memory, required=True, announce=False)
     close_s = 0.0
@@ -66,14 +67,15 @@ def send(
         reason = stats.error.removeprefix(f"{settings.kafka.brokers}: ") or "no answer"
         error = (
             f"{settings.kafka.brokers} has not acknowledged the {kind} within {timeout_s:g} s: "
-            f"{reason}; check that the broker runs and that --brokers names it"
+            f"{reason}; check that the broker runs, that --brokers names it and that it has the "
+            f"topic {topic}"
         )
     return Report(
         acked=sent and not dry_run,
         dry_run=dry_run,
         id=str(EventId(emitter.id, kind, 0, 0)),
         kind=kind,
-        topic=settings.kafka.topics.raw(kind),
+        topic=topic,
         key=origin_key(emitter.origin).decode(),
         brokers=settings.kafka.brokers,
         origin=emitter.origin,

@@ -70,6 +70,7 @@ class Worker:
         self._progress: Signal
         self._tickets: deque[_Ticket] = deque()
         self._flushes: set[asyncio.Task[None]] = set()
+        self._lost_told = 0
         self._closing = False
         self._deadline = 0.0
         self._warned_at = -_WARN_EVERY_S
@@ -96,7 +97,10 @@ class Worker:
                 return
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what is in the buffers is acknowledged; False if it is not in time."""
+        """Wait until all before is acknowledged; False if not in time, or if some was given up.
+
+        What was given up makes one flush fail, the next one after it.
+        """
         if self._thread is None or self._closing:
             return all(len(lane.buffer) == 0 for lane in self.lanes)
         ticket = _Ticket()
@@ -112,6 +116,8 @@ class Worker:
                 return
             self._deadline = monotonic() + timeout
             self._closing = True
+            if self._thread is None:
+                self.ended = not any(lane.used or len(lane.buffer) for lane in self.lanes)
         for lane in self.lanes:
             lane.buffer.close()
         self.wake()
@@ -143,8 +149,8 @@ class Worker:
         self._progress = Signal()
         self._loop = loop
         sending = asyncio.create_task(self._send_all())
-        wait_s = 0.0
-        due = loop.time()
+        wait_s = self._pace.linger_s
+        due = loop.time() + wait_s
         events = 0
         while not self._closing:
             tickets = [self._tickets.popleft() for _ in range(len(self._tickets))]
@@ -184,11 +190,12 @@ class Worker:
         return count
 
     async def _flush(self, tickets: list[_Ticket]) -> None:
-        before = [lane.lost for lane in self.lanes]
         await self._settled()
+        lost = sum(lane.lost for lane in self.lanes)
         for ticket in tickets:
-            ticket.ok = before == [lane.lost for lane in self.lanes]
+            ticket.ok = lost == self._lost_told
             ticket.done.set()
+        self._lost_told = lost
 
     async def _settled(self) -> None:
         """Wait until every frame that is closed now was acknowledged or given up."""
