@@ -11,6 +11,7 @@ from mlops_events.control.http1 import Request, Response
 from mlops_events.control.retention import Retention
 from mlops_events.control.segments import ObjectLog
 from mlops_events.control.store import ObjectStore, StoreSettings
+from mlops_events.schemas.settings import Secret
 
 RECORDS = "clusters/c/topics/t/partitions/0000000000/records/"
 Ask = Callable[..., Response]
@@ -172,7 +173,7 @@ def test_other_requests_are_refused(ask: Ask) -> None:
 
 def test_only_the_broker_may_ask(objects: ObjectLog) -> None:
     """A web page or another user of the machine does not know the access key."""
-    store = ObjectStore(objects, StoreSettings(), access_key="k3y")
+    store = ObjectStore(objects, StoreSettings(access_key=Secret("k3y")))
 
     def status(**headers: str) -> int:
         answer = store.handle(

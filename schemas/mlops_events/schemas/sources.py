@@ -15,7 +15,18 @@ __all__ = ["Setting", "resolve", "variable"]
 T = TypeVar("T", bound=msgspec.Struct)
 
 _START = "MLOPS_EVENTS_"
-_SECTIONS = ("kafka", "stream", "sink", "sqlite", "console", "up", "simulate", "config", "cache")
+_SECTIONS = (
+    "kafka",
+    "stream",
+    "sink",
+    "sqlite",
+    "console",
+    "store",
+    "up",
+    "simulate",
+    "config",
+    "cache",
+)
 """Prefixes that components use: their variables are not strange to a component without one."""
 
 

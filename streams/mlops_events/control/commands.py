@@ -293,6 +293,7 @@ def check(config: ConfigFile = None) -> int:
 
 
 def _settings(config: Path | None) -> list[Setting]:
+    from mlops_events.control.store import StoreSettings
     from mlops_events.sinks.console import ConsoleSettings
     from mlops_events.sinks.intake import DeliverSettings
     from mlops_events.sinks.sqlite import SQLiteSettings
@@ -303,6 +304,7 @@ def _settings(config: Path | None) -> list[Setting]:
         "sink": DeliverSettings,
         "sqlite": SQLiteSettings,
         "console": ConsoleSettings,
+        "store": StoreSettings,
     }
     return [s for prefix, struct in structs.items() for s in explain(struct, prefix, file=config)]
 

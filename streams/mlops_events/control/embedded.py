@@ -8,10 +8,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from mlops_events.control.store import ACCESS_KEY
 from mlops_events.control.supervise import Program
 from mlops_events.schemas.errors import ConfigError
-from mlops_events.schemas.settings import KafkaSettings
+from mlops_events.schemas.settings import KafkaSettings, variable
 
 __all__ = ["PARTITIONS", "EmbeddedBroker", "free_port"]
 
@@ -31,15 +30,13 @@ class EmbeddedBroker:
 
     Args:
         folder: of the store; None keeps everything in the broker's memory.
-        fsync_s: how soon writes are on the disk; 0 is before they are acknowledged.
 
     Raises:
         ConfigError: it is not installed, or there is no free port.
     """
 
-    def __init__(self, folder: Path | None, *, fsync_s: float | None = None) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._fsync_s = fsync_s
         self._binary = _find()
         self._listener = None if folder is None else socket.create_server(("127.0.0.1", 0))
         self._key = secrets.token_hex(16)
@@ -81,15 +78,13 @@ class EmbeddedBroker:
         if self._folder is None or self._listener is None:
             return [Program(name="broker", argv=(*argv, "memory://tansu/"))]
         fd, port = self._listener.fileno(), self._listener.getsockname()[1]
-        fsync = () if self._fsync_s is None else ("--fsync", str(self._fsync_s))
         store = Program(
             name="store",
             argv=(
                 sys.executable,
                 *("-m", "mlops_events.control.store", str(self._folder), "--fd", str(fd)),
-                *fsync,
             ),
-            env={ACCESS_KEY: self._key},
+            env={variable("store", "access_key"): self._key},
             fds=(fd,),
         )
         broker = Program(

@@ -1,5 +1,6 @@
 """The folder of a pipeline on one machine: whose it is, and where its broker is."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -56,11 +57,13 @@ def write_state(folder: Path, state: UpState) -> None:
 
 
 def read_state(folder: Path) -> UpState | None:
-    """Return what runs in a folder, or ran there last; None if that cannot be known."""
+    """Return what runs in a folder; None if nothing does."""
     try:
-        return msgspec.json.decode((folder / "up.json").read_bytes(), type=UpState)
+        state = msgspec.json.decode((folder / "up.json").read_bytes(), type=UpState)
+        os.kill(state.pid, 0)
     except (OSError, msgspec.MsgspecError):
         return None
+    return state
 
 
 def kafka_of(folder: Path, *, brokers: str | None) -> KafkaSettings:

@@ -9,6 +9,7 @@ import heapq
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -28,11 +29,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     never more than `max_batches`. `max_bytes` is for all partitions together.
     """
 
-    max_age_ms: int = 7 * 86_400_000
-    min_age_ms: int = 600_000
-    few_batches: int = 2_000
-    max_batches: int = 10_000
-    max_bytes: int = 2 << 30
+    max_age_ms: Annotated[int, msgspec.Meta(ge=1)] = 7 * 86_400_000
+    min_age_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000
+    few_batches: Annotated[int, msgspec.Meta(ge=1)] = 2_000
+    max_batches: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    max_bytes: Annotated[int, msgspec.Meta(ge=1)] = 2 << 30
 
 
 def excess(log: ObjectLog, limits: Retention, *, now_ms: int) -> dict[str, int]:

@@ -17,6 +17,9 @@ from mlops_events.sinks.sqlite_store import (
 __all__ = ["Moment", "Snapshot", "Watch", "node"]
 
 
+_LEVELS = ("info", "warning", "error", "critical")
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored: counts by kind, nodes, their last observations, windows and log lines."""
 
@@ -72,7 +75,7 @@ class Watch:
             emitters=store.emitters(),
             latest=store.latest(),
             windows=store.newest_windows(limit=windows),
-            logs=store.logs(limit=logs),
+            logs=store.logs(levels=_LEVELS, limit=logs),
         )
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import html
 import logging
-import os
 import re
 import signal
 import socket
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import formatdate
 from pathlib import Path
+from typing import Annotated
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -27,25 +27,28 @@ from mlops_events.control.lock import FolderLock
 from mlops_events.control.logs import log_to
 from mlops_events.control.retention import Retention, excess
 from mlops_events.control.segments import Entry, ObjectLog
+from mlops_events.schemas.errors import MlopsEventsError
+from mlops_events.schemas.settings import Secret, load
 
-__all__ = ["ACCESS_KEY", "ObjectStore", "StoreSettings", "main", "serve"]
+__all__ = ["ObjectStore", "StoreSettings", "main", "serve"]
 
 log = logging.getLogger(__name__)
-
-ACCESS_KEY = "MLOPS_EVENTS_STORE_KEY"
-"""The variable that holds the access key which requests must carry."""
 
 _PAGE = 10_000
 _TICK_S = 5.0
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """With `fsync_s` 0 a write is on the disk before it is acknowledged; else at most that
-    much later: what a power cut may cost. Death of the process costs nothing either way.
+    """How safe the store is and what it keeps; read with the prefix "store".
+
+    With `fsync_s` 0 a write is on the disk before it is acknowledged; else at most that much later:
+    what a power cut may cost. Death of the process costs nothing either way. Requests must carry
+    `access_key`; without one every request is answered.
     """
 
-    fsync_s: float = 1.0
-    segment_bytes: int = 32 << 20
+    fsync_s: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 32 << 20
+    access_key: Secret = Secret()
     retention: Retention = Retention()
 
 
@@ -54,8 +57,7 @@ class ObjectStore:
 
     Args:
         objects: where the objects are.
-        settings: when to sync, what to keep.
-        access_key: what a request must carry; empty accepts every request.
+        settings: when to sync, what to keep, whom to answer.
         clock_ms: the time since the epoch.
     """
 
@@ -64,12 +66,12 @@ class ObjectStore:
         objects: ObjectLog,
         settings: StoreSettings,
         *,
-        access_key: str = "",
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._objects = objects
         self._settings = settings
-        self._credential = f"Credential={access_key}/" if access_key else ""
+        key = settings.access_key.reveal()
+        self._credential = f"Credential={key}/" if key else ""
         self._clock_ms = clock_ms
         self._written = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
@@ -273,9 +275,7 @@ def _error(status: int, code: str) -> Response:
     return Response(status=status, headers={"Content-Type": "application/xml"}, body=body)
 
 
-async def serve(
-    folder: Path, settings: StoreSettings, *, listener: socket.socket, access_key: str = ""
-) -> None:
+async def serve(folder: Path, settings: StoreSettings, *, listener: socket.socket) -> None:
     """Serve a folder until SIGTERM or SIGINT.
 
     Raises:
@@ -287,7 +287,7 @@ async def serve(
         objects = ObjectLog(folder, segment_bytes=settings.segment_bytes)
         if objects.torn_bytes:
             log.warning("cut off an unfinished write", extra={"bytes": objects.torn_bytes})
-        store = ObjectStore(objects, settings, access_key=access_key)
+        store = ObjectStore(objects, settings)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: HttpConnection(store.handle), sock=listener)
         keeper = asyncio.create_task(store.keep())
@@ -303,14 +303,13 @@ async def serve(
             objects.close()
 
 
-def main() -> None:
-    """Run the store as a process of its own."""
+def main() -> int:
+    """Run the store as a process of its own and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m mlops_events.control.store")
     parser.add_argument("folder", type=Path)
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--port", type=int)
     place.add_argument("--fd", type=int)
-    parser.add_argument("--fsync", type=float, default=StoreSettings().fsync_s, metavar="SECONDS")
     arguments = parser.parse_args()
     log_to(sys.stderr)
     listener = (
@@ -318,10 +317,14 @@ def main() -> None:
         if arguments.fd is None
         else socket.socket(fileno=arguments.fd)
     )
-    settings = StoreSettings(fsync_s=arguments.fsync)
-    key = os.environ.get(ACCESS_KEY, "")
-    asyncio.run(serve(arguments.folder, settings, listener=listener, access_key=key))
+    try:
+        settings = load(StoreSettings, "store")
+        asyncio.run(serve(arguments.folder, settings, listener=listener))
+    except MlopsEventsError as error:
+        log.error("the object store cannot start", extra={"reason": str(error)})
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

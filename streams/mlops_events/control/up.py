@@ -168,6 +168,7 @@ class Up:
             await self._drain(truth)
         await self._supervisor.stop("stream", *(_sink(name) for name in self._stream.sinks))
         if truth is None:
+            self._say_what_is_stored()
             return None
         ledger = await read_ledger(
             self._kafka,
@@ -183,6 +184,14 @@ class Up:
         for name in ledger.__struct_fields__:
             setattr(report, name, getattr(ledger, name))
         return report
+
+    def _say_what_is_stored(self) -> None:
+        watch = Watch(self._database)
+        snapshot = watch.look()
+        watch.close()
+        self._display.say(
+            f"{snapshot.events} events and {snapshot.stats} aggregates are in {self._database}"
+        )
 
     async def _drain(self, truth: Truth) -> None:
         """Wait until everything has arrived, or nothing more does."""

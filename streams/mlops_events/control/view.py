@@ -171,7 +171,7 @@ def _kinds(snapshot: Snapshot, rates: Mapping[str, float]) -> Table:
 
 
 def _nodes(moment: Moment) -> Table:
-    table = _table("node", "version", "status", ">events", ">heard", "last values")
+    table = _table("node", "version", "status", ">events", ">heard", "last values", stretch=True)
     last: dict[bytes, StoredEvent] = {}
     for event in moment.snapshot.latest:
         known = last.get(event.id.emitter)
@@ -225,7 +225,7 @@ def _windows(windows: Sequence[StoredStats]) -> Table:
 
 
 def _logs(logs: Sequence[tuple[StoredEvent, Log]]) -> Table:
-    table = _table("log", "node", "line")
+    table = _table("log", "node", "line", stretch=True)
     for stored, line in logs:
         beside = " ".join(f"{name}={_value(value)}" for name, value in line.fields.items())
         table.add_row(
@@ -236,14 +236,16 @@ def _logs(logs: Sequence[tuple[StoredEvent, Log]]) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+def _table(*columns: str, stretch: bool = False) -> Table:
+    """Return an empty table; numbers' columns start with ">", the last one may take all space."""
+    table = Table(box=None, header_style="bold", pad_edge=False, expand=stretch)
     for column in columns:
         table.add_column(
             column.removeprefix(">"),
             justify="right" if column.startswith(">") else "left",
             no_wrap=True,
             overflow="ellipsis",
+            ratio=1 if stretch and column == columns[-1] else None,
         )
     return table
 
