@@ -2,9 +2,10 @@
 
     kafka          "127.0.0.1:PORT" of one Apache Kafka for the whole run, all xdist workers too
     kafka_broker   a KafkaBroker of the test's own, to kill: .address, .kill(), .start(), .stop()
+    embedded_broker  the broker of `mlops-pipeline up` on its store, the same to use
     prefix         a topic prefix that no other test uses
     free_port      free_port() -> a TCP port on 127.0.0.1 that nobody listens on
-    processes      processes.start(*args, env=..., cwd=..., stdin=...) -> Process; ended after the test
+    processes      processes.start(*args, env=..., cwd=..., stdin=..., fds=...) -> Process; ends with the test
                    Process: .pid .poll() .wait(within=30) .signal(SIGTERM) .kill() .stdout() .stderr()
     until          await until(condition, within=30) -> its first true value; the condition may be
                    async; until.sync(condition, within=30) does the same in a test that is not
@@ -26,7 +27,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,7 @@ class Processes:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdin: str | None = None,
+        fds: Sequence[int] = (),
     ) -> Process:
         """Start a program.
 
@@ -237,6 +239,7 @@ class Processes:
             env: set beside the environment of the tests.
             cwd: where it runs.
             stdin: what it reads from standard input; nothing by default.
+            fds: file descriptors that it inherits.
         """
         name = f"process-{len(self._started)}"
         out, err, given = (self._folder / f"{name}.{kind}" for kind in ("out", "err", "in"))
@@ -249,6 +252,7 @@ class Processes:
                 stdin=i,
                 stdout=o,
                 stderr=e,
+                pass_fds=fds,
                 start_new_session=True,
             )
         process = Process(popen, out, err)
@@ -279,6 +283,60 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     started = Processes(tmp_path_factory.mktemp("processes"))
     yield started
     started.end()
+
+
+# --- the embedded broker ----------------------------------------------------------------------
+
+
+class EmbeddedBroker:
+    """The broker of `mlops-pipeline up` and its store, with nobody who starts them again."""
+
+    def __init__(self, folder: Path, processes: Processes) -> None:
+        from mlops_events.control.embedded import EmbeddedBroker
+
+        self._plan = EmbeddedBroker(folder)
+        self._processes = processes
+        self._running: dict[str, Process] = {}
+        self.port = self._plan.port
+        self.address = f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start what does not run, and return when the broker takes connections."""
+        for program in self._plan.programs():
+            running = self._running.get(program.name)
+            if running is None or running.poll() is not None:
+                self._running[program.name] = self._processes.start(
+                    *program.argv, env=program.env, fds=program.fds
+                )
+        Until().sync(self._listens)
+
+    def stop(self) -> None:
+        """Stop the broker, not its store; harmless when it is not running."""
+        self._running["broker"].signal(signal.SIGTERM)
+        self._running["broker"].wait()
+
+    def kill(self) -> None:
+        """Kill the broker with SIGKILL, not its store."""
+        self._running["broker"].kill()
+
+    def close(self) -> None:
+        """Let go of the store's socket."""
+        self._plan.close()
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@pytest.fixture
+def embedded_broker(
+    tmp_path_factory: pytest.TempPathFactory, processes: Processes
+) -> Iterator[EmbeddedBroker]:
+    """Start an embedded broker for this test alone."""
+    broker = EmbeddedBroker(tmp_path_factory.mktemp("embedded"), processes)
+    broker.start()
+    yield broker
+    broker.close()
 
 
 # --- waiting ----------------------------------------------------------------------------------
