@@ -173,10 +173,14 @@ async def lab(kafka: str, prefix: str, processes: Any, until: Any) -> AsyncItera
 
 @pytest.fixture
 async def embedded_lab(
-    embedded: str, prefix: str, processes: Any, until: Any
+    embedded_broker: Any, prefix: str, processes: Any, until: Any
 ) -> AsyncIterator[Lab]:
     """Return topics on the embedded broker."""
-    lab = Lab(KafkaSettings(brokers=embedded, prefix=prefix, embedded=True), processes, until)
+    lab = Lab(
+        KafkaSettings(brokers=embedded_broker.address, prefix=prefix, embedded=True),
+        processes,
+        until,
+    )
     await lab.open()
     yield lab
     await lab.producer.stop()
