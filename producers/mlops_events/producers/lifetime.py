@@ -3,12 +3,18 @@
 import atexit
 import os
 import sys
+from threading import Lock
 from time import monotonic
 from typing import Protocol
 
-__all__ = ["Mortal", "forget", "keep", "remember", "watch_child"]
+__all__ = ["IMPORTING", "Mortal", "forget", "keep", "remember", "watch_child"]
+
+IMPORTING = Lock()
+"""Held by a worker's thread while it imports modules, and by whoever forks: a child must not inherit
+modules that are half imported, which it could never import again."""
 
 _EXIT_S = 2.0
+_IMPORT_S = 1.0
 
 
 class Mortal(Protocol):
@@ -30,15 +36,25 @@ class Mortal(Protocol):
 _living: list[Mortal] = []
 _watching: list[bool] = []
 _inherited: list[object] = []
+_holding: list[bool] = []
 
 
 def remember(emitter: Mortal) -> None:
     """Close this emitter at exit, and renew it in forked children."""
     if not _watching:
+        # These watch forks, too. Imported while a fork waits for us, they would give back at its
+        # end what they had not taken at its start.
+        import concurrent.futures.thread  # noqa: F401
+        import logging  # noqa: F401
+
         _watching.append(True)
         atexit.register(_close_all)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_renew_all)
+            os.register_at_fork(
+                before=_hold_imports,
+                after_in_parent=_release_imports,
+                after_in_child=_renew_all,
+            )
     _living.append(emitter)
 
 
@@ -73,6 +89,17 @@ def _close_all() -> None:
         emitter.join()
 
 
+def _hold_imports() -> None:
+    # Not for ever: the thread may itself wait for a module that the forking thread imports.
+    _holding.append(IMPORTING.acquire(timeout=_IMPORT_S))
+
+
+def _release_imports() -> None:
+    if _holding.pop():
+        IMPORTING.release()
+
+
 def _renew_all() -> None:
+    _release_imports()
     for emitter in _living:
         emitter.renew()

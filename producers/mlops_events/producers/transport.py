@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from mlops_events.producers.lifetime import keep
+from mlops_events.producers.lifetime import IMPORTING, keep
 from mlops_events.schemas.errors import MlopsEventsError
 from mlops_events.schemas.settings import KafkaSettings
 
@@ -93,7 +93,10 @@ class KafkaTransport:
         Raises:
             TransportError: no broker can be reached; the message says where and why.
         """
-        import asyncio
+        with IMPORTING:
+            import asyncio
+
+            import aiokafka.conn  # noqa: F401 - all of it now, not when a fork may come
 
         if self._process != os.getpid():  # what a fork brought along belongs to the parent
             keep((self._producer, self._pending))

@@ -11,7 +11,7 @@ import msgspec
 
 from mlops_events.producers.clock import Clock
 from mlops_events.producers.lane import Lane
-from mlops_events.producers.lifetime import watch_child
+from mlops_events.producers.lifetime import IMPORTING, watch_child
 from mlops_events.producers.transport import RecordRefusedError, Transport, TransportError
 
 if TYPE_CHECKING:
@@ -131,7 +131,10 @@ class Worker:
     # Called by the thread itself.
 
     def _main(self) -> None:
-        from mlops_events.producers.loop import run
+        with IMPORTING:
+            import random  # noqa: F401 - used later, when a fork may come at any moment
+
+            from mlops_events.producers.loop import run
 
         try:
             run(self._run())
