@@ -258,13 +258,6 @@ async def test_a_clean_stop_saves_all_that_was_read(lab: Lab, start: int) -> Non
     assert len(await lab.stats()) == 4
 
 
-async def test_the_parents_end_is_a_clean_stop(lab: Lab, start: int, until: Any) -> None:
-    """Under a supervisor the end of standard input stops the worker as SIGTERM does."""
-    worker = lab.start(MLOPS_EVENTS_PARENT_PIPE="1")
-
-    assert await asyncio.to_thread(worker.wait, within=30) == 0
-
-
 async def test_bytes_that_are_no_frame_become_dead_letters(
     lab: Lab, start: int, until: Any
 ) -> None:

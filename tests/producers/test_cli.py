@@ -326,28 +326,6 @@ class TestSimulate:
         assert f"{found['emitted']} events were not acknowledged" in process.stderr()
         assert "Traceback" not in process.stderr()
 
-    def test_it_ends_when_its_parent_closes_the_pipe(
-        self, closed: str, tmp_path: Path, until: Any
-    ) -> None:
-        """So that it never outlives what started it."""
-        truth = tmp_path / "truth.jsonl"
-        args = ("--brokers", closed, "--truth", str(truth), "--close-timeout", "100ms")
-        with subprocess.Popen(
-            [*MODULE, "simulate", "--nodes", "1", *args],
-            env={**os.environ, "MLOPS_EVENTS_PARENT_PIPE": "1"},
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        ) as process:
-            until.sync(lambda: truth.exists() and truth.read_text().count("\n") > 5)
-            running = process.poll()
-            _, said = process.communicate(timeout=30)
-
-        assert running is None
-        assert process.returncode == 1
-        assert b"PARENT_PIPE" not in said
-        assert json.loads(truth.read_text().splitlines()[-1])["t"] == "emitter"
-
     def test_truth_that_cannot_be_written_is_one_line(
         self, emit: Emit, closed: str, tmp_path: Path
     ) -> None:

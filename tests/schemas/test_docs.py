@@ -61,6 +61,8 @@ PREFIXES = {
     "DeliverSettings": "sink",
     "SQLiteSettings": "sqlite",
     "ConsoleSettings": "console",
+    "StoreSettings": "store",
+    "Retention": "store_retention",
 }
 
 

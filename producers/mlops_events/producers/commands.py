@@ -1,6 +1,5 @@
 """The commands of mlops-emit; the only module that imports typer."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from mlops_events.producers import arguments, oneshot
 from mlops_events.producers.settings import EmitterSettings
 from mlops_events.producers.simulate import FleetSettings, run_fleet, wall_clock
 from mlops_events.producers.stats import EmitterStats
-from mlops_events.producers.stop import PARENT_PIPE, until_told_to_stop
+from mlops_events.producers.stop import until_told_to_stop
 from mlops_events.producers.truth import Truth
 from mlops_events.producers.workload import Event
 from mlops_events.schemas.events import Log, Observation, Profile
@@ -293,7 +292,6 @@ def _settings(
             "tags": arguments.tags(tag or ()) or None,
             "kafka": {"brokers": brokers},
         },
-        environ={name: value for name, value in os.environ.items() if name != PARENT_PIPE},
         unknown="warn",
     )
     if required and not settings.kafka.brokers:

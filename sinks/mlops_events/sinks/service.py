@@ -5,8 +5,6 @@ import gc
 import logging
 import os
 import signal
-import sys
-import threading
 
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.health import Counters, Health, serve_health
@@ -16,12 +14,9 @@ from mlops_events.sinks.deliver import Delivery
 from mlops_events.sinks.grouplog import GroupLog
 from mlops_events.sinks.intake import DeliverSettings
 
-__all__ = ["PARENT_PIPE", "run_sink"]
+__all__ = ["run_sink"]
 
 log = logging.getLogger(__name__)
-
-PARENT_PIPE = "MLOPS_EVENTS_PARENT_PIPE"
-"""With "1" the process ends when its standard input does: when its parent is gone."""
 
 _STOP_S = 20.0
 _HUNG_S = 60.0
@@ -89,7 +84,6 @@ async def _serve(sink: Sink, kafka: KafkaSettings, settings: DeliverSettings) ->
     server = serve_health(settings.health_port, counters=counters, health=health)
     stop = asyncio.Event()
     _stop_on_signals(stop)
-    _stop_with_parent(stop)
     try:
         await _run(delivery, stop)
     finally:
@@ -118,16 +112,3 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
             loop.add_signal_handler(number, stop.set)
         except NotImplementedError:  # Windows
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
-
-
-def _stop_with_parent(stop: asyncio.Event) -> None:
-    if os.environ.get(PARENT_PIPE) != "1":
-        return
-    loop = asyncio.get_running_loop()
-
-    def wait_for_end() -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            continue
-        loop.call_soon_threadsafe(stop.set)
-
-    threading.Thread(target=wait_for_end, name="parent", daemon=True).start()

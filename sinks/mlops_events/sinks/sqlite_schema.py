@@ -177,7 +177,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("PRAGMA page_size = 8192")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -32000")
     connection.execute("PRAGMA journal_size_limit = 67108864")
     if owner != APPLICATION_ID:

@@ -2,11 +2,7 @@
 
 import asyncio
 import logging
-import os
 import signal
-import sys
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -25,12 +21,9 @@ from mlops_events.streams.source import FaustSource
 from mlops_events.streams.watchdog import Watchdog
 from mlops_events.streams.worker import Worker
 
-__all__ = ["PARENT_PIPE", "StreamApp", "build_app", "run_stream"]
+__all__ = ["StreamApp", "build_app", "run_stream"]
 
 log = logging.getLogger(__name__)
-
-PARENT_PIPE: Final = "MLOPS_EVENTS_PARENT_PIPE"
-"""Set to 1, it says that standard input is a pipe from the parent: its end ends this process."""
 
 DRAIN_S: Final = 10.0
 STOP_S: Final = 10.0
@@ -133,8 +126,8 @@ def build_app(settings: StreamSettings, kafka: KafkaSettings) -> StreamApp:
 async def run_stream(settings: StreamSettings, kafka: KafkaSettings) -> int:
     """Run a worker until it is told to stop, and return the process's exit code.
 
-    SIGTERM, SIGINT and, under a supervisor, the end of standard input stop it cleanly: nothing
-    more is taken, what was taken is delivered and saved, 0 is returned. Whatever goes wrong ends
+    SIGTERM and SIGINT stop it cleanly: nothing more is taken, what was taken is delivered and
+    saved, 0 is returned. Whatever goes wrong ends
     it with 1, and nothing is committed that was not delivered: to be started again.
 
     Raises:
@@ -143,7 +136,8 @@ async def run_stream(settings: StreamSettings, kafka: KafkaSettings) -> int:
     misfit: BaseException | None = None
     code = 0
     stop = asyncio.Event()
-    _on_stop(stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     app = build_app(settings, kafka)
     watchdog = Watchdog(HANG_S)
     health = serve_health(
@@ -210,23 +204,6 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _on_stop(stop: Callable[[], None]) -> None:
-    """Have `stop` called by whatever means that this process should end."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    if os.environ.get(PARENT_PIPE) != "1":
-        return
-
-    def watch() -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            continue
-        with suppress(RuntimeError):  # the loop has ended before
-            loop.call_soon_threadsafe(stop)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _options(settings: StreamSettings, kafka: KafkaSettings) -> dict[str, Any]:
