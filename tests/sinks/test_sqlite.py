@@ -1,20 +1,32 @@
 """The sqlite sink: the contract, and what is its own."""
 
 import asyncio
+import re
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from mlops_events.schemas.events import EventId, Log, Observation, Origin, Run, Stats, StatsKey
+from mlops_events.schemas.events import (
+    EventId,
+    Log,
+    Observation,
+    Origin,
+    Profile,
+    Run,
+    Stats,
+    StatsKey,
+)
 from mlops_events.schemas.frame import Free, Row, Series
 from mlops_events.sinks.base import Batch, Sink, SinkBroken, SinkUnavailable
 from mlops_events.sinks.sqlite import SQLiteSettings, SQLiteSink, SQLiteStore
 from mlops_events.sinks.testing import SinkContract, frame_record, sample_batch, stats_record
 
 SECOND = 1_000_000_000
+DOCS = Path(__file__).parents[2] / "docs" / "sinks.md"
 
 
 def ids_in(path: Path) -> list[EventId | StatsKey]:
@@ -415,3 +427,53 @@ async def test_counts_are_by_kind_and_run(path: Path) -> None:
             ("profile", "forward", "duration_ns"),
         }
     assert everything == {"run": 1, "observation": 4, "profile": 1, "log": 1, "stats": 1}
+
+
+@pytest.fixture
+def documentation() -> str:
+    """Return the text of docs/sinks.md."""
+    if not DOCS.exists():
+        pytest.skip("the documentation is not here")
+    return DOCS.read_text(encoding="utf-8")
+
+
+async def test_the_newest_windows_are_those_that_arrived_last(path: Path) -> None:
+    """A terminal shows the aggregates that just came."""
+    for start in range(5):
+        one = msgspec.structs.replace(window(revision=1, final=True, mean=0.0), start=start)
+        await write(path, Batch([stats_record([one], timestamp_ms=1_000 + start)]))
+
+    with SQLiteStore(path) as store:
+        assert [w.stats.start for w in store.newest_windows(limit=3)] == [4, 3, 2]
+
+
+async def test_the_queries_in_the_documentation_work(path: Path, documentation: str) -> None:
+    """Every SQL statement of docs/sinks.md runs against a store and finds something."""
+    text = re.search(r"```sql\n(.*?)```", documentation, re.DOTALL)
+    assert text is not None
+    origin = Origin(run="llama-7b-42", role="miner", uid=1)
+    now = time.time_ns()
+    values = [
+        Free(now, 1, "training", {"loss": 1.5}),
+        Free(now + 1, 2, "training", {"loss": float("nan")}),
+    ]
+    error = Log(ts=now, level="error", message="out of memory")
+    profile = Profile(ts=now, name="forward", duration_ns=5)
+    await write(
+        path,
+        Batch(
+            [
+                frame_record(values, origin=origin),
+                frame_record([error], origin=origin, kind="log"),
+                frame_record([profile], origin=origin, kind="profile"),
+                stats_record([window(revision=1, final=True, mean=0.5)], origin=origin),
+            ]
+        ),
+    )
+
+    with sqlite3.connect(path) as db:
+        found = [db.execute(query).fetchall() for query in text[1].split(";") if query.strip()]
+    db.close()
+    assert len(found) == 6
+    assert all(found)
+    assert found[0] == [(now, 1, 1.5), (now + 1, 2, "NaN")]

@@ -62,6 +62,7 @@ class GroupLog:
         self._assigned: frozenset[int] = frozenset()
         self._paused = False
         self._marked: dict[int, tuple[int, float]] = {}
+        self._unmarked: dict[int, Mark] = {}
 
     @property
     def topic(self) -> str:
@@ -171,7 +172,8 @@ class GroupLog:
             )
         )
         if self._embedded:
-            await self._keep_marks(marks)
+            self._unmarked.update(marks)
+            await self._keep_marks(_MARK_S)
 
     async def send(self, topic: str, records: Sequence[OutRecord]) -> None:
         """Write records and wait until all are acknowledged."""
@@ -189,6 +191,9 @@ class GroupLog:
 
     async def close(self) -> None:
         """Leave the group; may be called twice, and without `start`."""
+        if self._unmarked:
+            with contextlib.suppress(LogError):  # an older one will do
+                await self._keep_marks(0.0)
         consumer, self._consumer = self._consumer, None
         producer, self._producer = self._producer, None
         if consumer is not None:
@@ -306,28 +311,28 @@ class GroupLog:
             await _stop(consumer.stop())
         return {TopicPartition(self._topic, partition): mark for partition, mark in marks.items()}
 
-    async def _keep_marks(self, marks: Mapping[int, Mark]) -> None:
+    async def _keep_marks(self, every_s: float) -> None:
         """Write marks that are due; they may lag behind the commit."""
         now = time.monotonic()
-        sent = []
-        for partition, mark in marks.items():
+        due = []
+        for partition, mark in self._unmarked.items():
             incarnation, at = self._marked.get(partition, (-1, 0.0))
-            if incarnation == mark.incarnation and now - at < _MARK_S:
-                continue
-            self._marked[partition] = (mark.incarnation, now)
-            value = encode_mark(mark, group=self._group, topic=self._topic, partition=partition)
-            key = f"{self._group}/{self._topic}/{partition}".encode()
-            sent.append(
-                self._producer.send(
-                    self._kafka.topics.checkpoints, value=value, key=key, partition=partition
-                )
-            )
+            if incarnation != mark.incarnation or now - at >= every_s:
+                due.append((partition, mark))
 
         async def all_acknowledged() -> None:
-            await asyncio.gather(*[await one for one in sent])
+            topic = self._kafka.topics.checkpoints
+            sent = []
+            for partition, mark in due:
+                value = encode_mark(mark, group=self._group, topic=self._topic, partition=partition)
+                key = f"{self._group}/{self._topic}/{partition}".encode()
+                sent.append(await self._producer.send(topic, value, key=key, partition=partition))
+            await asyncio.gather(*sent)
 
-        if sent:
-            await self._ask(all_acknowledged())
+        await self._ask(all_acknowledged())
+        for partition, mark in due:
+            self._marked[partition] = (mark.incarnation, now)
+            del self._unmarked[partition]
 
     def _pause_held(self, partitions: frozenset[int]) -> None:
         with contextlib.suppress(IllegalStateError):
@@ -336,6 +341,7 @@ class GroupLog:
     def _on_assigned(self, partitions: frozenset[int]) -> None:
         self._assigned = partitions
         self._marked.clear()
+        self._unmarked.clear()
         if self._paused:
             self._pause_held(partitions)
 
