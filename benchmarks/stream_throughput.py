@@ -159,7 +159,8 @@ async def bare(kafka: KafkaSettings, until: dict[int, int]) -> float:
 
 async def ready(worker: Worker) -> None:
     """Wait until the worker has its partitions and what is known of them."""
-    while not (worker.ready and worker._parts):  # noqa: SLF001 - nobody else needs to know
+    # Nobody else needs to know the parts, and no event tells of them.
+    while not (worker.ready and worker._parts):  # noqa: SLF001, ASYNC110
         await asyncio.sleep(0.001)
 
 
@@ -178,7 +179,9 @@ async def with_faust(kafka: KafkaSettings, until: dict[int, int]) -> float:
     try:
         await asyncio.wait_for(ready(worker), 60)
         began = time.perf_counter()
-        while any(done(worker, Place(topic, p)) < end for p, end in until.items()):
+        while any(  # noqa: ASYNC110
+            done(worker, Place(topic, p)) < end for p, end in until.items()
+        ):
             await asyncio.sleep(0.01)
         return time.perf_counter() - began
     finally:
