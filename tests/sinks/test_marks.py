@@ -1,6 +1,6 @@
 """Marks in records of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -22,12 +22,13 @@ class Reader:
         self.values = values
         self.read_records = 0
 
-    async def end(self, partition: int) -> int:
-        return len(self.values)
+    async def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        return {p: len(self.values) if p == 0 else 0 for p in partitions}
 
-    async def read(self, partition: int, *, start: int, stop: int) -> Sequence[bytes | None]:
-        self.read_records += stop - start
-        return self.values[start:stop]
+    async def read(self, spans: Mapping[int, range]) -> dict[int, list[bytes | None]]:
+        assert list(spans) == [0]
+        self.read_records += len(spans[0])
+        return {0: list(self.values[spans[0].start : spans[0].stop])}
 
 
 @pytest.mark.parametrize("value", [None, b"", b"garbage", b"\x80", b"\x81\xa1v\x01"])
@@ -51,7 +52,7 @@ async def test_the_newest_mark_is_found_from_the_end(before: int, after: int) ->
     marks = [encode_mark(mark(n), partition=0, **WHOSE) for n in (7, 9, 8)]
     reader = Reader([b"x"] * before + marks + [b"x"] * after)
 
-    assert await find_marks(reader, partitions=[0], **WHOSE) == {0: mark(9)}
+    assert await find_marks(reader, partitions=[0, 1], **WHOSE) == {0: mark(9)}
     assert reader.read_records <= max(100, 10 * (after + 3))
 
 

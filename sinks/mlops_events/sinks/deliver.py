@@ -111,8 +111,10 @@ class Delivery:
             while not stop.is_set():
                 await self._round()
         finally:
-            await self._log.close()
-            await self._sink.close()
+            try:
+                await self._log.close()
+            finally:
+                await self._sink.close()
 
     async def _open(self) -> None:
         attempt = 0

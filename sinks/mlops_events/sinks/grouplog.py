@@ -16,7 +16,7 @@ from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.schemas.topics import MAX_RECORD_BYTES
 from mlops_events.sinks.log import LogError, LogRecord, OutRecord
 from mlops_events.sinks.marks import encode_mark, find_marks
-from mlops_events.sinks.position import READ_BACK_MS, Mark, Place
+from mlops_events.sinks.position import HOLE_WAIT_S, READ_BACK_MS, Mark, Place
 
 __all__ = ["GroupLog"]
 
@@ -92,13 +92,15 @@ class GroupLog:
             commits, marks = await self._committed(tps), await self._mark_records(tps)
         else:
             commits, marks = await self._commits(tps)
-        starts = await self._ask(self._consumer.beginning_offsets(tps))
         now_ms = int(time.time() * 1000)
         since = {
             tp: max(0, (marks[tp].timestamp_ms if tp in marks else now_ms) - READ_BACK_MS)
             for tp in tps
         }
-        found = await self._ask(self._consumer.offsets_for_times(since))
+        starts, found = await asyncio.gather(  # each waits for the fetch that is under way
+            self._ask(self._consumer.beginning_offsets(tps)),
+            self._ask(self._consumer.offsets_for_times(since)),
+        )
         return {
             tp.partition: Place(
                 committed=commits.get(tp),
@@ -293,6 +295,7 @@ class GroupLog:
         consumer = AIOKafkaConsumer(
             enable_auto_commit=False,
             max_partition_fetch_bytes=MAX_RECORD_BYTES,
+            fetch_max_wait_ms=20,
             **self._kafka.client_options(),
         )
 
@@ -372,27 +375,32 @@ class _CheckpointReader:
         self._consumer = consumer
         self._topic = topic
 
-    async def end(self, partition: int) -> int:
-        tp = self._take(partition, 0)
-        while self._consumer.highwater(tp) is None:
-            await self._consumer.getmany(timeout_ms=100, max_records=1)
-        return int(self._consumer.highwater(tp))
+    async def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        # the embedded broker tells them with a fetch only
+        tps = self._take(dict.fromkeys(partitions, 0))
+        while None in (ends := {tp.partition: self._consumer.highwater(tp) for tp in tps}).values():
+            await self._consumer.getmany(timeout_ms=50, max_records=1)
+        return ends
 
-    async def read(self, partition: int, *, start: int, stop: int) -> Sequence[bytes | None]:
-        tp = self._take(partition, start)
-        values: list[bytes | None] = []
+    async def read(self, spans: Mapping[int, range]) -> dict[int, list[bytes | None]]:
+        tps = self._take({p: span.start for p, span in spans.items()})
+        values: dict[int, list[bytes | None]] = {}
         heard = time.monotonic()
-        while await self._consumer.position(tp) < stop and time.monotonic() - heard < 2.0:
-            for records in (await self._consumer.getmany(timeout_ms=200)).values():
-                values += [record.value for record in records if record.offset < stop]
+        while tps and time.monotonic() - heard < HOLE_WAIT_S:
+            for tp, records in (await self._consumer.getmany(timeout_ms=100)).items():
+                stop = spans[tp.partition].stop
+                found = values.setdefault(tp.partition, [])
+                found += [record.value for record in records if record.offset < stop]
                 heard = time.monotonic()
+            tps = [tp for tp in tps if await self._consumer.position(tp) < spans[tp.partition].stop]
         return values
 
-    def _take(self, partition: int, offset: int) -> TopicPartition:
-        tp = TopicPartition(self._topic, partition)
-        self._consumer.assign([tp])
-        self._consumer.seek(tp, offset)
-        return tp
+    def _take(self, starts: Mapping[int, int]) -> list[TopicPartition]:
+        tps = [TopicPartition(self._topic, p) for p in starts]
+        self._consumer.assign(tps)
+        for tp in tps:
+            self._consumer.seek(tp, starts[tp.partition])
+        return tps
 
 
 async def _stop(stopping: Awaitable[Any]) -> None:

@@ -170,6 +170,7 @@ class Intake:
             return
         for number, place in places.items():
             self._begin(number, place)
+        log.info("partitions taken over", extra={"sink": self._sink, "partitions": sorted(places)})
 
     async def watch_logs(self) -> None:
         """Find out about logs that lost their start, were made anew, or have holes.

@@ -3,7 +3,7 @@
 They lie in the checkpoints topic, in the partition of the same number as the sink's.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -28,12 +28,12 @@ class _MarkRecord(msgspec.Struct, frozen=True, kw_only=True):
 class MarkReader(Protocol):
     """Reads the checkpoints topic."""
 
-    async def end(self, partition: int) -> int:
-        """Return where a partition ends."""
+    async def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return where partitions end."""
         ...
 
-    async def read(self, partition: int, *, start: int, stop: int) -> Sequence[bytes | None]:
-        """Return the values of the records in this range."""
+    async def read(self, spans: Mapping[int, range]) -> dict[int, list[bytes | None]]:
+        """Return the values of the records of these offsets, by partition."""
         ...
 
 
@@ -57,19 +57,21 @@ async def find_marks(
 ) -> dict[int, Mark]:
     """Return the newest mark of each partition that has one, read back from the topic's end."""
     found: dict[int, Mark] = {}
-    for partition in partitions:
-        stop = await reader.end(partition)
-        look = _FIRST_LOOK
-        while stop > 0 and partition not in found:
-            start = max(0, stop - look)
-            marks = [
-                mark
-                for value in await reader.read(partition, start=start, stop=stop)
-                if (mark := decode_mark(value, group=group, topic=topic, partition=partition))
-            ]
+    left = {p: end for p, end in (await reader.ends(partitions)).items() if end > 0}
+    look = _FIRST_LOOK
+    while left:
+        spans = {p: range(max(0, end - look), end) for p, end in left.items()}
+        values = await reader.read(spans)
+        for p in spans:
+            decoded = (
+                decode_mark(value, group=group, topic=topic, partition=p)
+                for value in values.get(p, ())
+            )
+            marks = [mark for mark in decoded if mark is not None]
             if marks:
-                found[partition] = max(marks, key=lambda mark: (mark.incarnation, mark.next))
-            stop, look = start, look * 8
+                found[p] = max(marks, key=lambda mark: (mark.incarnation, mark.next))
+        left = {p: span.start for p, span in spans.items() if p not in found and span.start > 0}
+        look *= 8
     return found
 
 

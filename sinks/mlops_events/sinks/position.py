@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 __all__ = [
+    "HOLE_WAIT_S",
     "READ_BACK_MS",
     "Admission",
     "Mark",

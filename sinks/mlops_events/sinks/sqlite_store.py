@@ -137,12 +137,18 @@ class SQLiteStore:
             f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0, check_same_thread=False
         )
         try:
+            self._db.execute("BEGIN")  # all three of one moment: the sink may just be making it
             owner = self._one("PRAGMA application_id")
             version = self._one("PRAGMA user_version")
+            tables = self._one("SELECT count(*) FROM sqlite_schema")
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            self.close()
+            raise SinkUnavailable(f"{path} cannot be read at present: {error}") from error
         except sqlite3.DatabaseError as error:
             self.close()
             raise SinkBroken(f"{path} cannot be read as a database: {error}") from error
-        if owner == 0 and not self._one("SELECT count(*) FROM sqlite_schema"):
+        if owner == 0 and not tables:
             self.close()
             raise SinkUnavailable(f"{path} has no tables yet")
         if owner != APPLICATION_ID or version != SCHEMA_VERSION:

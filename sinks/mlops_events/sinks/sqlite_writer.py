@@ -64,13 +64,16 @@ ON CONFLICT DO UPDATE SET
 
 
 class _Emitter:
-    """What is known of an emitter's rows."""
+    """What is known of an emitter: its id and its series', by kind, name and fields.
+
+    `rows` are those with fields, by name and fields; `lists` is how many of these a name has.
+    """
 
     __slots__ = ("id", "lists", "rows", "series")
 
     def __init__(self, id: int) -> None:  # noqa: A002 - the column
         self.id = id
-        self.rows: dict[tuple[str, ...], tuple[int, bool]] = {}
+        self.rows: dict[tuple[str, ...], int] = {}
         self.series: dict[tuple[str, str, str], int] = {}
         self.lists: dict[str, int] = {}
 
@@ -198,12 +201,13 @@ class Writer:
     ) -> tuple[int, bool, str | None]:
         """Return the id of a row's series, whether it lists its fields, and the tags it gives."""
         entry = frame.series[sid]
-        fields = fields_text(entry.fields)
-        listed = (frame.kind, entry.name, fields) in emitter.series or emitter.lists.get(
-            entry.name, 0
-        ) < _MAX_FIELD_LISTS
-        number = self._series(emitter, frame.kind, entry.name, fields if listed else FREE)
-        return number, listed, to_json(entry.tags) if entry.tags else None
+        tags = to_json(entry.tags) if entry.tags else None
+        number = emitter.rows.get((entry.name, *entry.fields))
+        if number is not None:
+            return number, True, tags
+        listed = emitter.lists.get(entry.name, 0) < _MAX_FIELD_LISTS
+        fields = fields_text(entry.fields) if listed else FREE
+        return self._series(emitter, frame.kind, entry.name, fields), listed, tags
 
     def _series(self, emitter: _Emitter, kind: RawKind, name: str, fields: str) -> int:
         key = (kind, name, fields)
@@ -321,7 +325,7 @@ def _learn(emitter: _Emitter, kind: str, name: str, fields: str, number: int) ->
     emitter.series[kind, name, fields] = number
     if kind == "observation" and fields != FREE:
         emitter.lists[name] = emitter.lists.get(name, 0) + 1
-        emitter.rows[name, *from_json(fields)] = number, True
+        emitter.rows[name, *from_json(fields)] = number
 
 
 def _count(sent: dict[tuple[int, str], list[int]], emitter: int, frame: Frame, new: int) -> None:
