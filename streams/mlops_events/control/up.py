@@ -4,11 +4,13 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -260,6 +262,12 @@ class Up:
         env = {variable("kafka", name): str(getattr(kafka, name)) for name in names}
         env[variable("kafka", "embedded")] = str(int(kafka.embedded))
         env[variable("sqlite", "path")] = str(self._database)
+        if not kafka.embedded:
+            # Under a name of its own a process that is restarted has its partitions back at once.
+            place = f"{socket.gethostname()}-{crc32(str(self._folder.resolve()).encode()):08x}"
+            for part in ("stream", "sink"):
+                name = variable(part, "instance_id")
+                env[name] = os.environ.get(name) or f"up-{place}"
         return env
 
     # --- what people and tests see ------------------------------------------------------------
