@@ -1,0 +1,582 @@
+"""The real fold inside a world of crashes, zombies, lost checkpoints and recreated topics.
+
+One log is drawn for each seed: emitters that end, are killed or leave a spool behind, frames that
+come twice or after their successors, absences, wrong clocks. Workers fold it under a random schedule
+of faults and write to a store that drops repeats as sinks do. What the store holds at the end is
+compared with `truth`, which has unlimited memory, never crashes, and shares no code with the fold.
+
+Each rule that the guarantees rest on is broken once on purpose, and the comparison must notice.
+`python tests/streams/test_identity.py 3000` runs more seeds. Times are scaled: windows of 10 s,
+lateness 5 s, hold 40 s, forgotten after 300 s, at most 100 s ahead.
+"""
+
+import random
+import sys
+import zlib
+from collections import Counter, defaultdict
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from mlops_events.schemas.events import Origin, Stats, StatsKey
+from mlops_events.schemas.frame import (
+    FrameEncoder,
+    Row,
+    Series,
+    decode_frame,
+    decode_stats,
+    encode_stats,
+)
+from mlops_events.schemas.topics import Topics
+from mlops_events.schemas.values import ENCODER
+from mlops_events.streams.checkpoint import Mark, resume
+from mlops_events.streams.logreader import Span
+from mlops_events.streams.outputs import FrameOut, StatsOut
+from mlops_events.streams.settings import StreamSettings
+from mlops_events.streams.state import PartitionState
+
+S = 1_000_000_000
+BASE = 1_700_000_000
+WINDOW, LATENESS, HOLD, KEEP, AHEAD = 10 * S, 5 * S, 40 * S, 300 * S, 100 * S
+SETTINGS = StreamSettings(window_s=10, lateness_s=5, hold_s=40, keep_s=300, ahead_s=100)
+TOPICS = Topics("t")
+SERIES = Series(0, "training", ["value"])
+BREAKS = (
+    "checkpoint before the outputs are acknowledged",
+    "offset and state of different moments",
+    "state dropped with a recreated topic",
+    "revision counted in memory",
+    "provisional closes windows",
+    "emitters forgotten after hold",
+    "repeats folded",
+)
+
+
+class Sent(NamedTuple):
+    """A frame as its emitter closed it; `samples` are (time, value), each value used once."""
+
+    emitter: bytes
+    seq: int
+    closed_ns: int
+    samples: tuple[tuple[int, float], ...]
+    accepted: int
+    end: bool
+    value: bytes
+
+
+class Record(NamedTuple):
+    """A record of the log."""
+
+    timestamp_ms: int
+    frame: Sent
+
+
+class ViolationError(AssertionError):
+    """Something is not as it must be."""
+
+
+def must(ok: bool, *what: object) -> None:
+    """Raise unless it is so."""
+    if not ok:
+        raise ViolationError(*what)
+
+
+# --- emitters -----------------------------------------------------------------------------------
+
+
+class Fleet:
+    """Draws what arrives in one partition.
+
+    Args:
+        draw: the seed's numbers.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._values = count(1)
+        self._arrivals: list[tuple[float, Sent]] = []
+        self.lost: Counter[bytes] = Counter()
+        """Events with an id that never reach the log, by emitter."""
+        for node in range(draw.choice((1, 2, 3))):
+            self._live(node)
+        self._arrivals.sort(key=lambda x: (x[0], x[1].emitter, x[1].seq))
+        self.log = [Record(round((BASE + at) * 1000), frame) for at, frame in self._arrivals]
+
+    def _live(self, node: int) -> None:
+        """The processes of one node, one after the other."""
+        r, out = self._draw, self._arrivals
+        at = r.uniform(0, 30)
+        for process in range(6):
+            if at > 600:
+                return
+            emitter = bytes([node, process]) + bytes(14)
+            encoder = FrameEncoder(
+                emitter=emitter, kind="observation", origin=Origin(run="r", uid=node)
+            )
+            skew = r.choice((0, 0, 0, -30, 30, -90, 150 if r.random() < 0.2 else 0))
+            fate = r.choice(("end", "end", "kill", "spool", "spool"))
+            dies = at + r.choice((15, 60, 150, 400)) * r.uniform(0.5, 1.5)
+            away = (dies, dies)
+            if r.random() < 0.4:
+                since = r.uniform(at, dies)
+                away = (since, since + r.choice((8, 30, 70, 200)))
+            drained = dies + r.choice((1, 5, 50, 120, 340)) + r.uniform(0, 5)
+            seq = accepted = 0
+            spool: list[Sent] = []
+            samples: list[tuple[int, float]] = []
+
+            def close(end: bool = False) -> Sent:
+                nonlocal seq
+                closed = int((BASE + at + skew) * S)  # noqa: B023 - called in this round only
+                rows = [ENCODER.encode(Row(0, ts, None, [v])) for ts, v in samples]  # noqa: B023
+                value = encoder.encode(  # noqa: B023
+                    rows,
+                    seq=seq,
+                    closed_ns=closed,
+                    accepted=accepted,  # noqa: B023
+                    dropped=0,
+                    series=[SERIES],
+                    end=end,
+                )
+                seq += 1
+                return Sent(
+                    emitter,  # noqa: B023
+                    seq - 1,
+                    closed,
+                    tuple(samples),  # noqa: B023
+                    accepted,  # noqa: B023
+                    end,
+                    value,
+                )
+
+            while at < dies:
+                at += r.uniform(0.5, 4)
+                behind = r.choice((0, 0, 0, r.uniform(0, 4), r.uniform(0, 12)))
+                wrong = r.choice((-1e4, -250, 5e3, 1e9)) if r.random() < 0.01 else 0
+                samples.append(
+                    (int((BASE + at + skew - behind + wrong) * S), float(next(self._values)))
+                )
+                accepted += 1
+                if len(samples) < r.choice((1, 2, 3, 5)):
+                    continue
+                frame = close()
+                samples = []
+                gone = at > dies - 12 and fate != "end"
+                arrives = at + r.uniform(0, 0.5)
+                if away[0] <= arrives < away[1]:
+                    arrives = away[1] + (arrives - away[0]) / 50
+                    gone |= arrives > dies
+                if gone and fate == "spool":
+                    spool.append(frame)
+                    if r.random() < 0.3:  # it arrived, but its acknowledgement was lost
+                        out.append((at + 0.2, frame))
+                elif gone and fate == "kill":
+                    self.lost[emitter] += len(frame.samples)
+                else:
+                    luck = r.random()
+                    if luck < 0.05:  # sent again after its successors
+                        arrives += r.uniform(3, 30)
+                    elif luck < 0.1:  # twice
+                        out.append((arrives + r.uniform(0, 20), frame))
+                    elif luck < 0.12:  # dropped by a full spool
+                        self.lost[emitter] += len(frame.samples)
+                        continue
+                    out.append((arrives, frame))
+            if fate == "spool":
+                out += [(drained + i * r.uniform(0, 4), frame) for i, frame in enumerate(spool)]
+            if fate == "end":
+                at = max([at, *(a for a, f in out if f.emitter == emitter)]) + 0.1
+                out.append((at, close(end=True)))
+            at += r.choice((0.5, 2, 20, 100))
+
+
+def truth(log: list[Record]) -> tuple[dict[tuple[bytes, int], list[float]], set[Any]]:
+    """Return the samples of every window by the written rules, and which windows are closed."""
+    now = 0
+    known: dict[bytes, dict[str, Any]] = {}
+    windows: dict[tuple[bytes, int], list[float]] = defaultdict(list)
+    closed: set[Any] = set()
+    for timestamp_ms, frame in log:
+        now = max(now, timestamp_ms * 1_000_000)
+        name = frame.emitter
+        if name in known and now - max(known[name]["heard"], known[name]["newest"]) > KEEP:
+            closed |= {(name, start) for start in known.pop(name)["open"]}
+        e = known.setdefault(
+            name, {"seen": set(), "mark": -(2**70), "heard": now, "open": set(), "newest": 0}
+        )
+        if now - e["heard"] > HOLD and e["open"]:
+            e["mark"] = max(e["mark"], max(e["open"]) + WINDOW)
+        e["heard"] = now
+        if frame.seq not in e["seen"]:
+            e["seen"].add(frame.seq)
+            before = e["mark"]
+            for ts, value in frame.samples:
+                start = ts // WINDOW * WINDOW
+                if (
+                    start + WINDOW > before
+                    and start >= now - KEEP
+                    and ts <= min(frame.closed_ns + LATENESS, now + AHEAD)
+                ):
+                    must((name, start) not in closed, "a closed window came back")
+                    windows[name, start].append(value)
+                    e["open"].add(start)
+                    e["newest"] = max(e["newest"], ts)
+                    e["mark"] = max(e["mark"], ts - LATENESS)
+            if frame.end and e["open"]:
+                e["mark"] = max(e["mark"], max(e["open"]) + WINDOW)
+        for start in [s for s in e["open"] if s + WINDOW <= e["mark"]]:
+            e["open"].discard(start)
+            closed.add((name, start))
+    for name, e in known.items():
+        if now - e["heard"] > HOLD:
+            closed |= {(name, start) for start in e["open"]}
+    return dict(windows), closed
+
+
+# --- the world ----------------------------------------------------------------------------------
+
+
+class Log:
+    """A partition that grows, loses its start and is made anew; `base` is what came before."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.records = records
+        self.base = 0
+        self.start = 0
+        self.visible = 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return self.visible - self.base
+
+    def at(self, offset: int) -> Record:
+        """Return a record."""
+        return self.records[self.base + offset]
+
+    def mark(self, offset: int) -> Mark | None:
+        """Return the mark of a record that is there."""
+        if not self.start <= offset < self.end:
+            return None
+        record = self.at(offset)
+        return Mark(record.timestamp_ms, zlib.crc32(record.frame.value))
+
+
+class Store:
+    """Holds what arrived as SQLite does: events by id, Stats by key and the higher revision."""
+
+    def __init__(self, *, lossy: bool) -> None:
+        self.frames: dict[tuple[bytes, int], int] = {}
+        self.stats: dict[StatsKey, Stats] = {}
+        self.contents: dict[tuple[StatsKey, int], object] = {}
+        self._lossy = lossy
+
+    def write(self, output: object) -> None:
+        """Take an output, as often as it comes."""
+        if isinstance(output, FrameOut):
+            frame = decode_frame(output.value)
+            self.frames[frame.emitter, frame.seq] = len(frame)
+        elif isinstance(output, StatsOut):
+            frames = decode_stats(output.value)
+            for stats in frames.stats:
+                self._take(stats.key(frames.emitter), stats)
+
+    def _take(self, key: StatsKey, stats: Stats) -> None:
+        content = (stats.count, stats.mean, stats.min, stats.max, stats.median)
+        if not self._lossy:
+            same = self.contents.setdefault((key, stats.revision), content)
+            must(same == content, "one key and revision, two contents", key)
+        old = self.stats.get(key)
+        if old is None or (stats.revision, stats.final) > (old.revision, old.final):
+            must(old is None or self._lossy or not old.final, "a final window changed", key)
+            self.stats[key] = stats
+
+
+class Worker:
+    """One session on the partition; every step is atomic, and it may be dropped before any."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.queue: list[Any] = []
+        self.made = self.sent = 0
+        self.saving: tuple[int, int, int, bytes] | None = None
+        self.saved = (-1, -1)
+        self.revisions: Counter[StatsKey] = Counter()
+        best = max(world.checkpoints, default=None)
+        settings = world.settings
+        if best is None:
+            self.state = PartitionState(settings, topics=TOPICS, kind="observation", partition=0)
+        else:
+            self.state = PartitionState.decode(
+                best[2], settings, topics=TOPICS, kind="observation", partition=0
+            )
+        log, state = world.log, self.state
+        if world.broken == "offset and state of different moments" and world.committed > state.next:
+            state.restart_at(min(world.committed, log.end))
+        place = resume(
+            next=state.next,
+            mark=state.mark,
+            log=Span(log.start, log.end),
+            at_mark=log.mark(state.next - 1),
+        )
+        if place.recreated and world.broken == "state dropped with a recreated topic":
+            self.state = state = PartitionState(
+                settings, topics=TOPICS, kind="observation", partition=0
+            )
+        if place.offset != state.next or place.recreated:
+            state.restart_at(place.offset, expired=place.expired, recreated=place.recreated)
+
+    @property
+    def idle(self) -> bool:
+        """True when everything is read, sent and saved."""
+        here = (self.state.incarnation, self.state.next)
+        return not self.queue and self.state.next >= self.world.log.end and self.saved == here
+
+    def step(self, draw: random.Random) -> None:
+        """Do one thing."""
+        state, world, luck = self.state, self.world, draw.random()
+        if self.saving is not None:
+            early = world.broken == "checkpoint before the outputs are acknowledged"
+            if self.sent >= self.saving[0] or early:
+                world.checkpoints.append(self.saving[1:])
+                self.saved, self.saving = self.saving[1:3], None
+                return
+        if self.queue and (luck < 0.6 or len(self.queue) > 15):
+            for _ in range(2 if draw.random() < 0.03 else 1):  # a produce that is repeated
+                world.store.write(self.queue[0])
+            self.queue.pop(0)
+            self.sent += 1
+            if not self.queue:
+                world.committed = state.next
+        elif state.next < world.log.end and luck < 0.9:
+            self._fold()
+        elif luck < 0.95 and state.next >= world.log.end:
+            self._show(draw)
+        elif self.saving is None:
+            self.saving = (self.made, state.incarnation, state.next, state.encode())
+
+    def _fold(self) -> None:
+        state, world = self.state, self.world
+        record = world.log.at(state.next)
+        outputs = state.fold(state.next, record.timestamp_ms, record.frame.value)
+        if world.broken == "repeats folded":
+            frame = decode_frame(record.frame.value)
+            for emitter in state.emitters():
+                if emitter.id == frame.emitter and not any(
+                    isinstance(o, FrameOut) for o in outputs
+                ):
+                    emitter.windows.take(frame, log_ns=state.log_ns, rules=state._rules)
+        self._put(outputs)
+        for emitter in state.emitters():
+            must(
+                len(emitter.windows.open) <= (LATENESS + WINDOW) // WINDOW + 2,
+                "open windows without bound",
+                len(emitter.windows.open),
+            )
+
+    def _show(self, draw: random.Random) -> None:
+        """Show what is open, as a worker does that has read everything."""
+        emitters = [e for e in self.state.emitters() if e.windows.open]
+        if not emitters:
+            return
+        emitter = draw.choice(emitters)
+        if self.world.broken == "provisional closes windows":
+            stats = emitter.windows.close_all(self.state._rules, closed_by="hold")
+            outputs: list[Any] = []
+            self.state._publish(emitter, stats, outputs)
+            self._put(outputs)
+            return
+        self._put(self.state.show(emitter, sorted(emitter.windows.open)))
+
+    def show_all(self) -> None:
+        """Show everything that is open."""
+        for emitter in self.state.emitters():
+            self._put(self.state.show(emitter, sorted(emitter.windows.open)))
+
+    def _put(self, outputs: Any) -> None:
+        found = [o for o in outputs if o.topic == TOPICS.sink("sqlite")]
+        if self.world.broken == "revision counted in memory":
+            found = [self._counted(o) if isinstance(o, StatsOut) else o for o in found]
+        self.queue += found
+        self.made += len(found)
+
+    def _counted(self, output: StatsOut) -> StatsOut:
+        """Return Stats whose revisions are how often this worker made them."""
+        frame = decode_stats(output.value)
+        changed = []
+        for stats in frame.stats:
+            key = stats.key(frame.emitter)
+            self.revisions[key] += 1
+            changed.append(msgspec.structs.replace(stats, revision=self.revisions[key]))
+        value = encode_stats(msgspec.structs.replace(frame, stats=changed))
+        return msgspec.structs.replace(output, value=value)
+
+
+class World:
+    """A log, its checkpoints, its workers, a store."""
+
+    def __init__(self, fleet: Fleet, draw: random.Random, broken: str) -> None:
+        self.draw = draw
+        self.broken = broken
+        self.lossy = draw.random() < 0.2
+        forgetful = broken == "emitters forgotten after hold"
+        self.settings = (
+            StreamSettings(window_s=10, lateness_s=5, hold_s=40, keep_s=40, ahead_s=100)
+            if forgetful
+            else SETTINGS
+        )
+        self.log = Log(fleet.log)
+        self.checkpoints: list[tuple[int, int, bytes]] = []
+        self.committed = 0
+        self.store = Store(lossy=self.lossy)
+        self.live: Worker | None = None
+        self.zombies: list[tuple[Worker, int]] = []
+        self.faults = 0
+        self._pace = draw.choice((0.05, 0.2, 0.5))
+
+    def fault(self) -> None:
+        """Let something go wrong."""
+        draw, log, luck = self.draw, self.log, self.draw.random()
+        self.faults += 1
+        if luck < 0.5:  # kill -9
+            self.live = None
+        elif luck < 0.75 and self.live is not None and len(self.zombies) < 3:
+            # paused or cut off; it goes on after the next owner has started
+            self.zombies.append((self.live, draw.randrange(5, 80)))
+            self.live = None
+        elif luck < 0.85 and not log.base and not log.start:  # checkpoints lost
+            keep = draw.randrange(0, 9)
+            self.checkpoints = (
+                self.checkpoints[: -draw.randrange(1, 3)]
+                if luck < 0.8
+                else self.checkpoints[len(self.checkpoints) - keep :]
+            )
+        elif luck < 0.92 and self.live is None and not log.base:  # retention
+            past = draw.choice((-5, -1, 0)) + 9 * self.lossy
+            log.start = max(log.start, min(log.end, Worker(self).state.next + past))
+        elif (
+            self.live is not None
+            and self.live.idle
+            and not self.zombies
+            and Worker(self).state.next == log.end
+        ):  # deleted and made anew, with everything read
+            log.base, log.start = log.visible, 0
+            self.live = None
+
+    def tick(self, *, calm: bool) -> None:
+        """Let everybody do something."""
+        draw = self.draw
+        if self.log.visible < len(self.log.records) and (calm or draw.random() < self._pace):
+            self.log.visible += 1
+        if self.live is None and (calm or draw.random() < 0.3):
+            self.live = Worker(self)
+        if self.live is not None:
+            self.live.step(draw)
+        still: list[tuple[Worker, int]] = []
+        for worker, wait in self.zombies:
+            if wait > 0:
+                still.append((worker, wait - 1))
+            elif worker.state.next <= self.log.end and not worker.idle:
+                worker.step(draw)
+                if draw.random() > 0.02:
+                    still.append((worker, 0))
+        self.zombies = still
+
+    def run(self, records: int) -> Worker:
+        """Run until all is quiet; return the last worker."""
+        rate, limit = self.draw.choice((0, 0.01, 0.03, 0.08)), 60 * records + 3000
+        for n in range(limit):
+            calm = n > limit // 2
+            if not calm and self.draw.random() < rate:
+                self.fault()
+            self.tick(calm=calm)
+            quiet = self.log.visible == len(self.log.records) and not self.zombies
+            if quiet and self.live is not None and self.live.idle:
+                break
+        worker = self.live
+        if worker is None or not worker.idle:
+            raise ViolationError("no progress")
+        worker.show_all()
+        for output in worker.queue:
+            self.store.write(output)
+        return worker
+
+
+def check(world: World, worker: Worker, fleet: Fleet) -> None:
+    """Compare the store with the truth.
+
+    Raises:
+        ViolationError: they differ.
+    """
+    store, skipped = world.store, worker.state.lost_by_retention
+    sent = {(r.frame.emitter, r.frame.seq): len(r.frame.samples) for r in fleet.log}
+    missing = sent.keys() - store.frames.keys()
+    must(len(missing) <= skipped, "frames missing", len(missing), skipped)
+    must(store.frames.keys() <= sent.keys(), "frames invented")
+    if skipped:
+        return
+    windows, closed = truth(fleet.log)
+    found = {(key.emitter, key.start): stats for key, stats in store.stats.items()}
+    must(found.keys() == windows.keys(), "other windows", len(found), len(windows))
+    for place, samples in windows.items():
+        stats = found[place]
+        want = sorted(samples)
+        half = len(want) // 2
+        median = want[half] if len(want) % 2 else (want[half - 1] + want[half]) / 2
+        must(
+            (stats.revision, stats.count, stats.min, stats.max, stats.median)
+            == (len(want), len(want), want[0], want[-1], median),
+            "a window differs",
+            place,
+        )
+        must(stats.mean == sum(want) / len(want), "a mean differs", place)
+        must(stats.final == (place in closed), "final differs", place)
+    for emitter in worker.state.emitters():
+        if emitter.end is not None:
+            must(emitter.lost == fleet.lost[emitter.id], "the account is off", emitter.lost)
+
+
+def play(seed: int, *, schedules: int = 2, broken: str = "") -> Counter[str]:
+    """Run one log under several schedules.
+
+    Raises:
+        ViolationError: something was not as it must be.
+    """
+    fleet = Fleet(random.Random(seed))
+    total: Counter[str] = Counter()
+    for schedule in range(schedules):
+        world = World(fleet, random.Random(f"{seed}/{schedule}"), broken)
+        check(world, world.run(len(fleet.log)), fleet)
+        total.update(runs=1, faults=world.faults, records=len(fleet.log), lossy=world.lossy)
+    return total
+
+
+# --- the tests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_what_is_stored_is_the_truth_whatever_goes_wrong(block: int) -> None:
+    """No schedule of faults loses, doubles or changes anything."""
+    total: Counter[str] = Counter()
+    for seed in range(block * 12, block * 12 + 12):
+        total += play(seed)
+
+    assert total["runs"] == 24
+    assert total["faults"] > 100
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_broken_rule_is_noticed(broken: str) -> None:
+    """The comparison can fail: each rule is needed."""
+    with pytest.raises(ViolationError):  # noqa: PT012 - the first seed that notices ends it
+        for seed in range(60):
+            play(seed, broken=broken)
+
+
+if __name__ == "__main__":
+    runs: Counter[str] = Counter()
+    for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 300):
+        runs += play(number)
+    sys.stdout.write(f"{dict(runs)}\n")
