@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def report(process: Any) -> dict[str, Any]:
 def stored(folder: Path) -> int:
     """How many events there are."""
     try:
-        with sqlite3.connect(f"file:{folder}/events.db?mode=ro", uri=True) as db:
+        db = sqlite3.connect(f"file:{folder}/events.db?mode=ro", uri=True)
+        with closing(db):
             return db.execute("SELECT count(*) FROM event").fetchone()[0]
     except sqlite3.OperationalError:
         return 0

@@ -33,8 +33,9 @@ events = Emitter(run="r", transport=transport)
 
 def run(body: str, *, within_s: float = 30) -> tuple[int, list[dict[str, Any]], str]:
     """Run a program; return its exit code, what its transports printed, and standard error."""
+    # Python 3.12 and newer warn of a fork beside a thread, and an emitter has one
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + textwrap.dedent(body)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + textwrap.dedent(body)],
         capture_output=True,
         text=True,
         timeout=within_s,
