@@ -65,12 +65,12 @@ class TestExitCodes:
 
     def test_no_broker_is_one_line_and_exit_1(self, emit: Emit, closed: str) -> None:
         """The line names the broker, what happened and what to do."""
-        done = emit(*EMIT, "--brokers", closed, "--timeout", "1s")
+        done = emit(*EMIT, "--brokers", closed, "--timeout", "5s")
 
         assert done.returncode == 1
         assert done.stdout == ""
         assert re.fullmatch(
-            rf"mlops-emit: {closed} has not acknowledged the observation within 1 s: "
+            rf"mlops-emit: {closed} has not acknowledged the observation within 5 s: "
             r".*[Cc]onnect.*; check that the broker runs, that --brokers names it and that it has "
             r"the topic mlops\.events\.observation\.v1\n",
             done.stderr,
