@@ -45,8 +45,8 @@ run: setup ## eight simulated nodes through broker, stream and sink, live; Ctrl-
 
 test: setup ## all tests; those that need Apache Kafka are skipped without Java; ARGS="tests/sinks -k retention"
 	@bash tests/services/kafka.sh install || [ $$? = 4 ]
-	@echo "test: running pytest, four tests at a time; ARGS=\"-n 0\" for one"
-	@$(BIN)/python -m pytest -n 4 $(ARGS)
+	@echo "test: running pytest, two tests at a time; ARGS=\"-n 0\" for one"
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: format-check lint types contracts dead-code packaging ## format, lint, types, imports, dead code, packaging
 	@echo "check: all good"

@@ -192,7 +192,7 @@ class Process:
         """Return its exit code, None while it runs."""
         return self._popen.poll()
 
-    def wait(self, *, within: float = 30.0) -> int:
+    def wait(self, *, within: float = 90.0) -> int:
         """Wait for its end and return its exit code."""
         try:
             return self._popen.wait(within)
@@ -346,7 +346,7 @@ class Until:
     """Waits for a condition and returns its first true value."""
 
     async def __call__(
-        self, condition: Callable[[], Any], *, within: float = 30.0, every: float = 0.02
+        self, condition: Callable[[], Any], *, within: float = 90.0, every: float = 0.02
     ) -> Any:
         """Wait in an async test; the condition may be async too."""
         end = time.monotonic() + within
@@ -360,7 +360,7 @@ class Until:
             await asyncio.sleep(every)
 
     def sync(
-        self, condition: Callable[[], Any], *, within: float = 30.0, every: float = 0.02
+        self, condition: Callable[[], Any], *, within: float = 90.0, every: float = 0.02
     ) -> Any:
         """Wait in a test that is not async."""
         end = time.monotonic() + within
