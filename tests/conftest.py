@@ -31,6 +31,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 KAFKA = Path(__file__).parent / "services" / "kafka.sh"
@@ -40,6 +41,8 @@ NOT_INSTALLED = 4  # exit code of kafka.sh
 SETTINGS = ("MLOPS_EVENTS_", "KAFKA_BOOTSTRAP_SERVERS", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 cache = os.environ.get("MLOPS_EVENTS_CACHE")
+hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no fault
+hypothesis.settings.load_profile("tests")
 
 
 # --- the run ----------------------------------------------------------------------------------

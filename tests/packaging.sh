@@ -26,7 +26,7 @@ done
 # What a service installs: everything, with the packaging tests of the tree against it.
 uv venv --python "$bin/python" full
 uv pip install --python full/bin/python --constraints versions.txt "${wheel}[all]" \
-  pytest pytest-asyncio pytest-timeout
+  hypothesis pytest pytest-asyncio pytest-timeout
 for command in mlops-emit mlops-pipeline; do
   full/bin/$command --help >/dev/null || fail "$command --help fails"
 done
