@@ -11,6 +11,7 @@ import faust.channels
 import faust.transport.consumer
 import pytest
 from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.structs import ConsumerRecord
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.types import TP
@@ -81,12 +82,14 @@ def test_faust_hands_the_whole_poll_to_the_scheduler() -> None:
 
 
 def test_the_consumer_thread_can_be_reached() -> None:
-    """The commit goes through `app.consumer._thread._consumer`."""
+    """Commits and look-ups go through `app.consumer._thread._consumer`, one setting into its fetcher."""
     delegate = inspect.getsource(faust.transport.consumer.ThreadDelegateConsumer.__init__)
 
     assert "self._thread = " in delegate
     assert "self._consumer" in inspect.getsource(AIOKafkaConsumerThread._ensure_consumer)
     assert callable(AIOKafkaConsumerThread.call_thread)
+    assert "_fetch_max_wait_ms," in inspect.getsource(Fetcher._get_actions_per_node)
+    assert "self._fetcher = Fetcher(" in inspect.getsource(AIOKafkaConsumer.start)
     assert callable(AIOKafkaConsumer.commit)
     assert callable(AIOKafkaConsumer.assignment)
 

@@ -127,8 +127,8 @@ async def run_stream(settings: StreamSettings, kafka: KafkaSettings) -> int:
     """Run a worker until it is told to stop, and return the process's exit code.
 
     SIGTERM and SIGINT stop it cleanly: nothing more is taken, what was taken is delivered and
-    saved, 0 is returned. Whatever goes wrong ends
-    it with 1, and nothing is committed that was not delivered: to be started again.
+    saved, 0 is returned. Whatever goes wrong ends it with 1, to be started again; nothing is
+    committed that was not delivered.
 
     Raises:
         ConfigError: settings, topics and checkpoints do not fit.

@@ -39,6 +39,10 @@ HUNGRY_S: Final = 1.0
 class Source(Protocol):
     """What is asked of the consumer that delivers the records."""
 
+    async def prepare(self) -> None:
+        """Get ready to deliver; called after each assignment."""
+        ...
+
     async def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read on from these offsets, as far as their partitions are still held."""
         ...
@@ -279,6 +283,7 @@ class Worker:
             await self._changed.wait()
             self._changed.clear()
             assigned = self._assigned
+            await self._source.prepare()
             async with self._reader() as reader:
                 recovered = await self._recovery.recover(reader, assigned)
             if self._changed.is_set():
