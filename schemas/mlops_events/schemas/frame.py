@@ -110,7 +110,7 @@ class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
     dropped: _Count = 0
     end: bool = False
     s: msgspec.Raw = _EMPTY
-    i: list[int] | None = None
+    i: list[Annotated[int, msgspec.Meta(ge=0, le=MAX_EVENTS - 1)]] | None = None
     tags: dict[str, str] | None = None
     e: msgspec.Raw = _EMPTY
 
