@@ -2,18 +2,23 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.secret import Secret
-from mlops_events.schemas.sources import Setting, resolve, variable
 from mlops_events.schemas.topics import DEFAULT_PARTITIONS, DEFAULT_PREFIX, Topics
 
-__all__ = ["KafkaSettings", "Secret", "Setting", "explain", "load", "variable"]
+if TYPE_CHECKING:
+    from mlops_events.schemas.sources import Setting
+
+__all__ = ["START", "KafkaSettings", "Secret", "explain", "load", "variable"]
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+START = "MLOPS_EVENTS_"
+"""What the names of all our environment variables begin with."""
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +84,11 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         return options
 
 
+def variable(prefix: str, name: str) -> str:
+    """Return the environment variable of a setting."""
+    return START + (f"{prefix}_{name}" if prefix else name).upper()
+
+
 def load(
     struct: type[T],
     prefix: str,
@@ -107,6 +117,8 @@ def load(
     Raises:
         ConfigError: names every setting that is wrong, missing or unknown.
     """
+    from mlops_events.schemas.sources import resolve  # kept out of what a training program imports
+
     found, settings = resolve(struct, prefix, arguments, environ, file)
     problems = [s for s in settings if s.problem]
     if unknown == "warn":
@@ -130,10 +142,12 @@ def explain(
     arguments: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = None,
-) -> list[Setting]:
+) -> "list[Setting]":
     """Return every setting with its value and where that came from; `load` reads the same.
 
     Raises:
         ConfigError: the file cannot be read.
     """
+    from mlops_events.schemas.sources import resolve
+
     return resolve(struct, prefix, arguments, environ, file)[1]

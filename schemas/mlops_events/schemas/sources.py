@@ -8,13 +8,13 @@ import msgspec
 
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.secret import Secret
+from mlops_events.schemas.settings import START, variable
 from mlops_events.schemas.text import parse
 
-__all__ = ["Setting", "resolve", "variable"]
+__all__ = ["Setting", "resolve"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_START = "MLOPS_EVENTS_"
 _SECTIONS = (
     "kafka",
     "stream",
@@ -42,11 +42,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["argument", "environment", "file", "default", "missing", "unknown", "invalid"]
     place: str = ""
     problem: str = ""
-
-
-def variable(prefix: str, name: str) -> str:
-    """Return the environment variable of a setting."""
-    return _START + (f"{prefix}_{name}" if prefix else name).upper()
 
 
 def resolve(
@@ -215,11 +210,11 @@ class _Sources:
         others = [variable(s, "") for s in _SECTIONS if s not in self._sections]
         found: list[Setting] = []
         for name in sorted(self._environ):
-            if not name.startswith(_START) or name in self._variables:
+            if not name.startswith(START) or name in self._variables:
                 continue
             if any(f"{name}_".startswith(other) for other in others if len(other) > len(mine)):
                 continue
-            if name.startswith(mine) or _is_like(name[len(_START) :], prefix.upper()):
+            if name.startswith(mine) or _is_like(name[len(START) :], prefix.upper()):
                 problem = f"{name}: nothing reads this" + _nearest(name, self._variables)
                 found.append(
                     Setting(name=name, variable=name, source="unknown", place=name, problem=problem)

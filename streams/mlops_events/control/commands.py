@@ -14,7 +14,8 @@ from mlops_events.control.logs import log_to
 from mlops_events.control.truth import plain
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.events import Kind
-from mlops_events.schemas.settings import KafkaSettings, Setting, explain, load
+from mlops_events.schemas.settings import KafkaSettings, explain, load
+from mlops_events.schemas.sources import Setting
 from mlops_events.schemas.text import duration_ns
 from mlops_events.schemas.topics import topic_specs
 from mlops_events.sinks.base import Envelope, installed_sinks
