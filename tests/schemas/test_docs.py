@@ -50,8 +50,23 @@ def _settings() -> dict[str, str]:
             for field in msgspec.structs.fields(thing):
                 if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
                     continue
-                found[variable(prefix, field.name)] = thing.__name__
+                found[variable(prefix, field.name)] = _default(field)
     return found
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    """A default as the pages write it."""
+    if field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    else:
+        value = None if field.default is msgspec.NODEFAULT else field.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        value = ",".join(value)
+    if isinstance(value, float):
+        return f"{value:g}" if value < 1e6 else str(int(value))
+    return str(value) if value or value == 0 else "–"  # noqa: RUF001 - as the table has it
 
 
 PREFIXES = {
@@ -67,11 +82,11 @@ PREFIXES = {
 
 
 def test_every_setting_is_in_configuration_md(docs: Path) -> None:
-    """Each variable has a row, and no row is about one that nobody reads."""
+    """Each variable has a row with its default, and no row is about one that nobody reads."""
     text = (docs / "configuration.md").read_text()
-    rows = set(re.findall(r"^\| `(MLOPS_EVENTS_\w+)`", text, flags=re.MULTILINE))
+    rows = re.findall(r"^\| `(MLOPS_EVENTS_\w+)` \| (\S+) \|", text, flags=re.MULTILINE)
 
-    assert rows == set(_settings())
+    assert dict(rows) == _settings()
 
 
 @pytest.mark.parametrize("page", ["wire.md", "events.md", "configuration.md", "architecture.md"])

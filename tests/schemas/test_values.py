@@ -130,6 +130,31 @@ def test_a_tensor_on_a_gpu_is_not_read() -> None:
     assert not tensor.read
 
 
+def test_real_tensors_arrive_as_the_stand_in_does() -> None:
+    """torch's own scalars, also those with a gradient and of half precision, where there is torch."""
+    torch = pytest.importorskip("torch")
+    value = {
+        "loss": torch.tensor(0.5, requires_grad=True),
+        "half": torch.tensor(0.5, dtype=torch.bfloat16),
+        "count": torch.tensor(7),
+        "samples": torch.tensor([1.0, 2.0]),
+    }
+
+    seen = msgspec.msgpack.decode(ENCODER.encode(value))
+
+    assert seen == {"loss": 0.5, "half": 0.5, "count": 7, "samples": [1.0, 2.0]}
+
+
+@pytest.mark.gpu
+def test_a_real_tensor_on_a_gpu_is_not_read() -> None:
+    """As the stand-in, where there is a GPU."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+    assert clean({"loss": torch.ones((), device="cuda")}) == ({}, ["loss"])
+
+
 def test_an_array_that_is_no_sample_is_refused() -> None:
     """A data set passed by mistake is not copied into an event."""
     with pytest.raises(TypeError, match=str(MAX_SAMPLES)):
