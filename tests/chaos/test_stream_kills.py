@@ -351,3 +351,26 @@ async def test_a_skipped_tail_is_read_again(fleet: Fleet) -> None:
 
     assert guard["nudges"] > 0
     assert guard["holes"] == 0
+
+
+async def test_windows_stay_true_while_kafka_is_away(
+    kafka_broker: Any, prefix: str, processes: Any, until: Any
+) -> None:
+    """Kafka dies under load and comes back after a while: the worker waits and goes on."""
+    kafka = KafkaSettings(brokers=kafka_broker.address, prefix=prefix)
+    fleet = await fleet_on(kafka, processes, until)
+    fleet.start("w0")
+    worker = fleet.workers["w0"]
+    enough = asyncio.Event()
+    loading = asyncio.create_task(fleet.load(enough))
+    await until(lambda: "partitions loaded" in worker.stderr(), within=60)
+    await asyncio.sleep(3)
+    await asyncio.to_thread(kafka_broker.kill)
+    await asyncio.sleep(5)
+    await asyncio.to_thread(kafka_broker.start)
+    await asyncio.sleep(3)
+    enough.set()
+    await loading
+    await fleet.check()
+
+    assert worker.stderr().count("partitions loaded") == 1

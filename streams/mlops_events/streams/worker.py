@@ -302,6 +302,8 @@ class Worker:
                 for tp, (state, saved) in recovered.items()
             }
             await self._source.seek({tp: part.state.next for tp, part in self._parts.items()})
+            if self._changed.is_set():
+                continue
             self._loaded.set()
             log.info("partitions loaded", extra={"count": len(self._parts)})
 
