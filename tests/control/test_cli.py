@@ -13,6 +13,12 @@ from mlops_events.control.cli import main
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def _no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget after each test which file its `--config` named."""
+    monkeypatch.setenv("MLOPS_EVENTS_CONFIG", "")
+
+
 @pytest.fixture
 def without() -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Run a command where a module is not installed."""
@@ -142,6 +148,30 @@ def test_config_check_says_when_all_is_well(capsys: Capture) -> None:
     """With exit code 0."""
     assert main(["config", "check"]) == 0
     assert capsys.readouterr().out == "all settings can be used\n"
+
+
+def test_a_sink_that_is_not_installed_is_noted(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """It may run on another machine, so it is no error."""
+    monkeypatch.setenv("MLOPS_EVENTS_STREAM_SINKS", "sqlite,wandb")
+    code = main(["config", "check"])
+
+    assert code == 0
+    assert "no sink named 'wandb' is installed here" in capsys.readouterr().err
+
+
+def test_a_sinks_own_table_is_read_from_the_file(tmp_path: Path, capsys: Capture) -> None:
+    """What `config check` says of a file holds for the sink that reads it."""
+    file = tmp_path / "site.toml"
+    file.write_text('[kafka]\nbrokers = "127.0.0.1:1"\n\n[console]\ncolor = "bogus"\n')
+    checked = main(["config", "check", "--config", str(file)])
+    complaint = capsys.readouterr().err
+    ran = main(["sink", "console", "--config", str(file)])
+
+    assert (checked, ran) == (2, 2)
+    assert "bogus" in complaint
+    assert "bogus" in capsys.readouterr().err
 
 
 def test_installed_sinks_are_listed(capsys: Capture) -> None:

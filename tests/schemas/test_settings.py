@@ -163,6 +163,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             _load(file=file)
 
 
+def test_services_read_the_file_that_a_variable_names(tmp_path: Path) -> None:
+    """`--config` sets it for all that follows; training nodes read no file."""
+    file = tmp_path / "mlops-events.toml"
+    file.write_text('[box]\nmode = "offline"\n')
+    environ = {"MLOPS_EVENTS_CONFIG": str(file)}
+
+    assert load(Box, "box", environ=environ).mode == "offline"
+    assert load(Box, "box", environ=environ, unknown="warn").mode == "online"
+    assert {s.name: s.source for s in explain(Box, "box", environ=environ)}["mode"] == "file"
+
+
 def test_explain_says_where_each_value_came_from(tmp_path: Path) -> None:
     """For `mlops-pipeline config show`."""
     file = tmp_path / "mlops-events.toml"

@@ -13,12 +13,15 @@ from mlops_events.schemas.topics import DEFAULT_PARTITIONS, DEFAULT_PREFIX, Topi
 if TYPE_CHECKING:
     from mlops_events.schemas.sources import Setting
 
-__all__ = ["START", "KafkaSettings", "Secret", "explain", "load", "variable"]
+__all__ = ["CONFIG", "START", "KafkaSettings", "Secret", "explain", "load", "variable"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 START = "MLOPS_EVENTS_"
 """What the names of all our environment variables begin with."""
+
+CONFIG = "MLOPS_EVENTS_CONFIG"
+"""The file that services read where none is named; `--config` sets it for all that follows."""
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +114,7 @@ def load(
         prefix: the component's word, such as "kafka"; may be empty.
         arguments: values from code or a command line; text is parsed where no text is wanted.
         environ: `os.environ` if None.
-        file: path of a TOML file.
+        file: path of a TOML file; on services that which `MLOPS_EVENTS_CONFIG` names if None.
         unknown: on training nodes "warn", so that a stray variable stops no training.
 
     Raises:
@@ -119,6 +122,8 @@ def load(
     """
     from mlops_events.schemas.sources import resolve  # kept out of what a training program imports
 
+    if unknown == "error":
+        file = _named(file, environ)
     found, settings = resolve(struct, prefix, arguments, environ, file)
     problems = [s for s in settings if s.problem]
     if unknown == "warn":
@@ -150,4 +155,10 @@ def explain(
     """
     from mlops_events.schemas.sources import resolve
 
-    return resolve(struct, prefix, arguments, environ, file)[1]
+    return resolve(struct, prefix, arguments, environ, _named(file, environ))[1]
+
+
+def _named(
+    file: str | os.PathLike[str] | None, environ: Mapping[str, str] | None
+) -> str | os.PathLike[str] | None:
+    return file or (os.environ if environ is None else environ).get(CONFIG) or None

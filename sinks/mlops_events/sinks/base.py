@@ -223,7 +223,7 @@ def installed_sinks() -> dict[str, EntryPoint]:
 
 
 def load_sink(name: str) -> Sink:
-    """Make the installed sink of this name; its settings come from the environment.
+    """Make the installed sink of this name, which reads its settings itself.
 
     Raises:
         ConfigError: there is none, its settings cannot be used, or it does not load.

@@ -1,6 +1,7 @@
 """The commands of mlops-pipeline; the only module here that imports typer."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from mlops_events.control.logs import log_to
 from mlops_events.control.truth import plain
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.events import Kind
-from mlops_events.schemas.settings import KafkaSettings, explain, load
+from mlops_events.schemas.settings import CONFIG, KafkaSettings, explain, load, variable
 from mlops_events.schemas.sources import Setting
 from mlops_events.schemas.text import duration_ns
 from mlops_events.schemas.topics import topic_specs
@@ -114,6 +115,7 @@ def up(
         bool, typer.Option("--memory", help="The broker forgets all at its end; for tests.")
     ] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same values.")] = 0,
+    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> int:
     """Run everything on this machine: broker, stream, sinks, and simulated nodes if wanted."""
@@ -123,6 +125,7 @@ def up(
     from mlops_events.control.view import TerminalDisplay, summary
 
     log_to(sys.stderr, level="WARNING")
+    _use(config)
     settings = UpSettings(
         simulate=simulate,
         seed=seed,
@@ -155,8 +158,9 @@ def stream(config: ConfigFile = None, brokers: Brokers = None) -> int:
     from mlops_events.streams.app import run_stream
 
     log_to(sys.stderr)
-    settings = load(StreamSettings, "stream", file=config)
-    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers}, file=config)
+    _use(config)
+    settings = load(StreamSettings, "stream")
+    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers})
     return asyncio.run(run_stream(settings, kafka))
 
 
@@ -171,8 +175,9 @@ def sink(
     from mlops_events.sinks.service import run_sink
 
     log_to(sys.stderr)
-    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers}, file=config)
-    return run_sink(name, kafka=kafka, settings=load(DeliverSettings, "sink", file=config))
+    _use(config)
+    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers})
+    return run_sink(name, kafka=kafka, settings=load(DeliverSettings, "sink"))
 
 
 @app.command(
@@ -248,8 +253,9 @@ def create(
     from mlops_events.control.topics import create_topics
 
     log_to(sys.stderr, level="WARNING")
-    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers}, file=config)
-    stream = load(StreamSettings, "stream", file=config)
+    _use(config)
+    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers})
+    stream = load(StreamSettings, "stream")
     specs = topic_specs(
         kafka.topics,
         sinks=sorted({*stream.sinks, *(sink_name or ())}),
@@ -270,7 +276,8 @@ def create(
 @config_app.command(epilog=_examples("mlops-pipeline config show --config site.toml"))
 def show(config: ConfigFile = None, as_json: AsJson = False) -> int:
     """Show every setting in force and where it came from."""
-    settings = _settings(config)
+    _use(config)
+    settings = _settings()
     if as_json:
         typer.echo(msgspec.json.encode([msgspec.to_builtins(s, enc_hook=str) for s in settings]))
         return 0
@@ -285,7 +292,18 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> int:
 @config_app.command(epilog=_examples("mlops-pipeline config check --config site.toml"))
 def check(config: ConfigFile = None) -> int:
     """Say what is wrong with the settings; exit code 2 if anything is."""
-    problems = [setting.problem for setting in _settings(config) if setting.problem]
+    _use(config)
+    settings = _settings()
+    problems = [setting.problem for setting in settings if setting.problem]
+    installed = installed_sinks()
+    for setting in settings:
+        for name in setting.value if setting.variable == variable("stream", "sinks") else ():
+            if not setting.problem and name not in installed:
+                typer.echo(
+                    f"note: no sink named {name!r} is installed here; there are: "
+                    f"{', '.join(installed)}",
+                    err=True,
+                )
     for problem in dict.fromkeys(problems):
         typer.echo(problem, err=True)
     if not problems:
@@ -293,7 +311,13 @@ def check(config: ConfigFile = None) -> int:
     return 2 if problems else 0
 
 
-def _settings(config: Path | None) -> list[Setting]:
+def _use(config: Path | None) -> None:
+    """Have everything in this process and below it read this file of settings."""
+    if config is not None:
+        os.environ[CONFIG] = str(config.resolve())
+
+
+def _settings() -> list[Setting]:
     from mlops_events.control.store import StoreSettings
     from mlops_events.sinks.console import ConsoleSettings
     from mlops_events.sinks.intake import DeliverSettings
@@ -307,7 +331,7 @@ def _settings(config: Path | None) -> list[Setting]:
         "console": ConsoleSettings,
         "store": StoreSettings,
     }
-    return [s for prefix, struct in structs.items() for s in explain(struct, prefix, file=config)]
+    return [s for prefix, struct in structs.items() for s in explain(struct, prefix)]
 
 
 @sinks_app.command("list", epilog=_examples("mlops-pipeline sinks list"))
