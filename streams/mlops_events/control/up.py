@@ -32,7 +32,9 @@ from mlops_events.streams.settings import StreamSettings
 __all__ = ["Display", "Up", "UpSettings"]
 
 _BROKER_S = 15.0
-_SIMULATE_STOP_S = 20.0
+_CLOSE_S = 15.0
+"""Simulated nodes outlast a restart of the broker at their end, so that verification has it all."""
+_SIMULATE_STOP_S = _CLOSE_S + 5.0
 _STOP_S = 25.0
 _STALLED_S = 40.0
 """When nothing more has arrived for so long, what is missing will not come."""
@@ -246,6 +248,7 @@ class Up:
                 *(sys.executable, "-m", "mlops_events.producers", "simulate"),
                 *("--nodes", str(settings.simulate), "--seed", str(settings.seed)),
                 *("--truth", str(folder / f"{time.time_ns()}.jsonl")),
+                *("--close-timeout", f"{_CLOSE_S:g}s"),
                 *(("--for", f"{settings.for_s}s") if settings.for_s is not None else ()),
             )
             programs.append(
