@@ -42,7 +42,8 @@ class FaustSource:
         """
 
         async def shorten(consumer: Any) -> None:
-            consumer._fetcher._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001 - Faust sets it
+            fetcher = consumer._fetcher  # noqa: SLF001 - Faust has no setting for it
+            fetcher._fetch_max_wait_ms = min(fetcher._fetch_max_wait_ms, FETCH_WAIT_MS)  # noqa: SLF001
 
         await self._ask(shorten)
 
