@@ -374,3 +374,24 @@ async def test_windows_stay_true_while_kafka_is_away(
     await fleet.check()
 
     assert worker.stderr().count("partitions loaded") == 1
+
+
+async def test_windows_stay_true_when_a_stopped_worker_wakes_up(
+    embedded_broker: Any, prefix: str, processes: Any, until: Any
+) -> None:
+    """Two workers, one stopped for longer than its session: a zombie's outputs do no harm."""
+    kafka = KafkaSettings(brokers=embedded_broker.address, prefix=prefix, embedded=True)
+    fleet = await fleet_on(kafka, processes, until)
+    for name in ("w0", "w1"):
+        fleet.start(name)
+    enough = asyncio.Event()
+    loading = asyncio.create_task(fleet.load(enough))
+    await asyncio.sleep(5)
+    for name in ("w0", "w1"):
+        fleet.workers[name].signal(signal.SIGSTOP)
+        await asyncio.sleep(5)
+        fleet.workers[name].signal(signal.SIGCONT)
+        await asyncio.sleep(4)
+    enough.set()
+    await loading
+    await fleet.check()
