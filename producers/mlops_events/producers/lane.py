@@ -21,6 +21,7 @@ from mlops_events.schemas.values import ENCODER
 __all__ = ["Backlog", "Lane", "Sealed"]
 
 _encode = ENCODER.encode
+_ROW = b"\x95"  # an array of five: the start, which is one of four, and the values
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,10 +142,10 @@ class Lane:
                     sid, raw, step, values = event
                     taken += len(values)
                     if raw is not None:
-                        if step is not None:
+                        if step is not None and not -(2**63) <= step < 2**63:
                             step = whole(step, "step", self._bad)
-                        head = self.table.registered[sid].head
-                        values = head + _encode(raw + anchor) + _encode(step) + values
+                        start = _encode(("r", sid, raw + anchor, step))
+                        values = _ROW + start[1:] + values
                     self._add(values, sid)
                 except Exception:  # values may be anybody's objects
                     self.buffer.dropped.add(MALFORMED)
@@ -164,7 +165,7 @@ class Lane:
                 closed_ns=self._clock.now(),
                 accepted=self._accepted,
                 dropped=self.buffer.dropped.total(),
-                series=[self.table.registered[sid].series for sid in self._sids],
+                series=[self.table.registered[sid] for sid in self._sids],
                 end=end,
             )
             headers = raw_headers(
@@ -215,7 +216,7 @@ class Lane:
         """Put an event into the open frame, with its series if it has one."""
         size = len(event)
         if size > MAX_EVENT_BYTES:
-            series = self.table.registered[sid].series if sid >= 0 else None
+            series = self.table.registered[sid] if sid >= 0 else None
             event = shorten(event, self._bad, series)
             size = len(event)
             sid = -1

@@ -5,13 +5,11 @@ from operator import itemgetter
 from threading import RLock
 from typing import Any, TypeAlias
 
-import msgspec
-
 from mlops_events.producers.buffer import Buffer, Event
 from mlops_events.schemas.frame import Series
 from mlops_events.schemas.values import ENCODER
 
-__all__ = ["MAX_TABLE_BYTES", "Handle", "Registered", "SeriesTable"]
+__all__ = ["MAX_TABLE_BYTES", "Handle", "SeriesTable"]
 
 MAX_TABLE_BYTES = 128 << 10
 """All series of an emitter, encoded: what a frame keeps free for its table."""
@@ -38,14 +36,6 @@ the clock, the buffer, and what appends to it.
 """
 
 
-class Registered(msgspec.Struct, frozen=True):
-    """A series as the worker needs it: its entry, that one's size, the start of its rows."""
-
-    series: Series
-    size: int
-    head: bytes
-
-
 class SeriesTable:
     """Registers series, from any thread.
 
@@ -61,7 +51,7 @@ class SeriesTable:
     def __init__(self, *, clock: Callable[[], int], buffer: Buffer) -> None:
         self.current: dict[str, Handle] = {}
         """The series that each name was last used with."""
-        self.registered: list[Registered] = []
+        self.registered: list[Series] = []
         """All series by id."""
         self._clock = clock
         self._buffer = buffer
@@ -133,8 +123,7 @@ class SeriesTable:
                 self._buffer,
                 self._buffer.append,
             )
-            head = b"\x95\xa1r" + ENCODER.encode(sid)
-            self.registered.append(Registered(series, size, head))
+            self.registered.append(series)
             self._bytes += size
             self._tag_sets[base] = sets + 1
             self._known[key] = handle
