@@ -76,6 +76,7 @@ PREFIXES = {
     "DeliverSettings": "sink",
     "SQLiteSettings": "sqlite",
     "ConsoleSettings": "console",
+    "LokiSettings": "loki",
     "StoreSettings": "store",
     "Retention": "store_retention",
 }

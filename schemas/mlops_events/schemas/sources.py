@@ -21,6 +21,7 @@ _SECTIONS = (
     "sink",
     "sqlite",
     "console",
+    "loki",
     "store",
     "up",
     "simulate",

@@ -70,7 +70,11 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrameRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that holds a frame. `incarnation` counts how often its topic was made anew."""
+    """A record that holds a frame.
+
+    `incarnation` counts how often its topic was made anew, `redriven` how often the record was
+    sent once more on purpose.
+    """
 
     frame: Frame
     topic: str
@@ -78,7 +82,7 @@ class FrameRecord(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     incarnation: int = 0
     timestamp_ms: int = 0
-    redriven: bool = False
+    redriven: int = 0
 
     @property
     def count(self) -> int:
@@ -101,7 +105,7 @@ class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     incarnation: int = 0
     timestamp_ms: int = 0
-    redriven: bool = False
+    redriven: int = 0
 
     @property
     def count(self) -> int:
@@ -144,9 +148,12 @@ class Batch(msgspec.Struct, frozen=True):
     """What a sink writes at once: records in the order of their partitions' logs.
 
     Iterating yields every event as an Envelope. A sink in a hurry reads `records` instead.
+    `replay` is the id of the replay that they come from, "" for live traffic: a sink that can, marks
+    what it writes with it.
     """
 
     records: Sequence[Record] = ()
+    replay: str = ""
 
     def __iter__(self) -> Iterator[Envelope]:
         for record in self.records:

@@ -58,6 +58,7 @@ def _settings() -> list[Setting]:
     from mlops_events.control.store import StoreSettings
     from mlops_events.sinks.console import ConsoleSettings
     from mlops_events.sinks.intake import DeliverSettings
+    from mlops_events.sinks.loki_settings import LokiSettings
     from mlops_events.sinks.sqlite import SQLiteSettings
 
     structs: dict[str, type[msgspec.Struct]] = {
@@ -66,6 +67,7 @@ def _settings() -> list[Setting]:
         "sink": DeliverSettings,
         "sqlite": SQLiteSettings,
         "console": ConsoleSettings,
+        "loki": LokiSettings,
         "store": StoreSettings,
     }
     return [s for prefix, struct in structs.items() for s in explain(struct, prefix)]
