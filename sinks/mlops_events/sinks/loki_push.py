@@ -13,13 +13,12 @@ from logging_loki.emitter import LokiEmitterV1
 
 from mlops_events.schemas.secret import Secret
 from mlops_events.sinks.base import SinkUnavailable
+from mlops_events.sinks.http import ask, retry_after, said
 from mlops_events.sinks.loki_entries import Entry, Labels
 
 __all__ = ["Answer", "Client", "Verdict"]
 
 PUSH: Final = "/loki/api/v1/push"
-_SAID: Final = 300
-"""Characters of an answer that are told on."""
 _FRACTION = re.compile(r"(\.\d{6})\d+")
 _ACCEPTABLE = re.compile(r"oldest acceptable timestamp is:? ?([0-9T:.\-]+Z)")
 _BEHIND = re.compile(r"too far behind|out of order")
@@ -78,7 +77,7 @@ class Client:
         # Its session, authentication and rules of labels; its push, a line at a time, is not used.
         self._emitter: Any = LokiEmitterV1(self.url, auth=auth)
         self._gzip = gzip
-        self._timeout = (min(5.0, timeout_s), timeout_s)
+        self._timeout_s = timeout_s
         self._headers = {"Content-Type": "application/json"}
         if tenant:
             self._headers["X-Scope-OrgID"] = tenant
@@ -100,7 +99,7 @@ class Client:
         """
         response = self._ask("GET", self._ready, None)
         if response.status_code != 200:
-            raise SinkUnavailable(f"{self._ready} {_said(response)}; expected 200")
+            raise SinkUnavailable(f"{self._ready} {said(response)}; expected 200")
 
     def push(self, entries: Sequence[Entry]) -> Answer:
         """Push entries, those of a stream in the order of their times.
@@ -132,19 +131,9 @@ class Client:
         return zlib.compress(body, level=1, wbits=31) if self._gzip else body
 
     def _ask(self, method: str, url: str, body: bytes | None) -> requests.Response:
-        try:
-            session: requests.Session = self._emitter.session
-            return session.request(
-                method,
-                url,
-                data=body,
-                headers=self._headers if body is not None else None,
-                timeout=self._timeout,
-                allow_redirects=False,
-            )
-        except (requests.RequestException, OSError) as error:
-            self._emitter.close()
-            raise SinkUnavailable(f"no answer from {url}: {error}") from error
+        headers = self._headers if body is not None else None
+        session: requests.Session = self._emitter.session
+        return ask(session, method, url, timeout_s=self._timeout_s, body=body, headers=headers)
 
     def _judge(self, response: requests.Response) -> Answer:
         status = response.status_code
@@ -158,33 +147,21 @@ class Client:
             if found or _BEHIND.search(text):
                 return Answer(Verdict.BEHIND, text, _ns(found[1]) if found else None)
             return Answer(Verdict.BAD, text)
-        said = f"{self.url} {_said(response)}"
-        raise SinkUnavailable(_advice(status, said), retry_after=_retry_after(response))
+        answer = f"{self.url} {said(response)}"
+        raise SinkUnavailable(_advice(status, answer), retry_after=retry_after(response))
 
 
-def _advice(status: int, said: str) -> str:
+def _advice(status: int, answer: str) -> str:
     """Say what to do about an answer that stops everything."""
     if status in (401, 403):
-        return f"{said}: set MLOPS_EVENTS_LOKI_USERNAME and _PASSWORD, _TOKEN or _TENANT"
+        return f"{answer}: set MLOPS_EVENTS_LOKI_USERNAME and _PASSWORD, _TOKEN or _TENANT"
     if status == 404:
-        return f"{said}: is MLOPS_EVENTS_LOKI_URL right, and does the server need a path before {PUSH}?"
+        return f"{answer}: is MLOPS_EVENTS_LOKI_URL right, and does the server need a path before {PUSH}?"
     if status == 260:
-        return f"{said}: ingestion is blocked, nothing was stored"
+        return f"{answer}: ingestion is blocked, nothing was stored"
     if status < 400:
-        return f"{said}: only 204 means that lines were stored"
-    return said
-
-
-def _said(response: requests.Response) -> str:
-    text = " ".join(response.text.split())[:_SAID]
-    return f"answered {response.status_code}{f' ({text})' if text else ''}"
-
-
-def _retry_after(response: requests.Response) -> float | None:
-    try:
-        return float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return None
+        return f"{answer}: only 204 means that lines were stored"
+    return answer
 
 
 def _ns(text: str) -> int | None:
