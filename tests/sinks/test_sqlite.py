@@ -324,6 +324,59 @@ async def test_two_sinks_do_not_write_one_file(path: Path) -> None:
     await second.close()
 
 
+async def test_a_replay_writes_beside_the_sink_that_delivers(path: Path) -> None:
+    """Two writers of the same emitters and series, in turn: everything is stored once."""
+    live, replay = (SQLiteSink(SQLiteSettings(path=path)) for _ in range(2))
+    replay.expect_replay("a-1")
+    await live.open()
+    await replay.open()
+    try:
+        for seq in range(20):
+            table = [Series(0, "odd", [f"value_{seq // 2}"])]
+            record = frame_record([Row(0, seq, seq, [1.0])], seq=seq, series=table)
+            for sink in (live, replay) if seq % 2 else (replay, live):
+                assert not await sink.write(Batch([record], replay="a-1" * (sink is replay)))
+    finally:
+        await replay.close()
+        await live.close()
+
+    assert len(ids_in(path)) == 20
+    with SQLiteStore(path) as store:
+        (emitter,) = store.emitters()
+        assert emitter.sent["observation"].stored == 20
+
+
+async def test_a_replay_notices_what_the_other_one_deletes(path: Path) -> None:
+    """An emitter that was forgotten as too old, and comes again, does not become another one."""
+    days = [0.0]
+    settings = SQLiteSettings(path=path, keep_s=86_400)
+    live = SQLiteSink(settings, now=lambda: days[0] * 86_400)
+    replay = SQLiteSink(settings)
+    replay.expect_replay("a-1")
+    await live.open()
+    await replay.open()
+    try:
+        old = frame_record([Free(1, 1, "old", {"value": 1.0})], timestamp_ms=0)
+        await replay.write(Batch([old]))
+        days[0] = 9
+        for seq in range(2):
+            new = frame_record(
+                [Free(2, 2, "new", {"value": 2.0})],
+                seq=seq,
+                emitter=b"b" * 16,
+                timestamp_ms=9 * 86_400_000,
+            )
+            await live.write(Batch([new]))
+        await replay.write(Batch([old]))
+    finally:
+        await replay.close()
+        await live.close()
+
+    with SQLiteStore(path) as store:
+        found = {(s.id.emitter[:1], s.id.seq, s.event.name) for s in store.events()}  # type: ignore[union-attr]
+    assert found == {(b"\0", 0, "old"), (b"b", 0, "new"), (b"b", 1, "new")}
+
+
 async def test_a_file_that_was_removed_is_not_written_to(path: Path) -> None:
     """Events must not end in a file that nobody can find any more."""
     sink = SQLiteSink(SQLiteSettings(path=path))

@@ -17,6 +17,7 @@ __all__ = [
     "FrameRecord",
     "Record",
     "Rejected",
+    "ReplaySink",
     "Sink",
     "SinkBroken",
     "SinkError",
@@ -221,6 +222,24 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Let go of everything; may be called twice, and without `open`."""
+        ...
+
+
+@runtime_checkable
+class ReplaySink(Protocol):
+    """What a sink has too if it matters to it that it is given a replay.
+
+    A replay opens the sink in a process of its own, beside the one that delivers live traffic.
+    Sinks without this method are used as they are: events come under their old ids, and every
+    batch says in `Batch.replay` where it comes from.
+    """
+
+    def expect_replay(self, replay: str) -> None:
+        """Get ready to be given this replay and nothing else; called once, before `open`.
+
+        Raises:
+            ConfigError: nothing can be replayed into this sink; the message says why.
+        """
         ...
 
 

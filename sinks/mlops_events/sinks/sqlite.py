@@ -54,6 +54,9 @@ class SQLiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 class SQLiteSink:
     """Writes to one SQLite file; all work on it happens in one thread.
 
+    The file's lock is held by the process that delivers live traffic: it alone deletes what is too
+    old. A replay writes beside it without the lock and deletes nothing.
+
     Args:
         settings: from the environment if None.
         now: the time in seconds, for retention.
@@ -72,15 +75,20 @@ class SQLiteSink:
         self._settings = settings if settings is not None else load(SQLiteSettings, "sqlite")
         self._now = now
         self._busy_s = busy_s
+        self._keeps = True
         self._thread: ThreadPoolExecutor | None = None
         self._file: _File | None = None
+
+    def expect_replay(self, replay: str) -> None:
+        """Write beside the process that delivers live traffic, if there is one."""
+        self._keeps = False
 
     async def check(self) -> None:
         """See that the file can be written, and is ours."""
         await self.open()
 
     async def open(self) -> None:
-        """Open the file, made if there is none, and keep other writers out."""
+        """Open the file, made if there is none, and keep a second such process out."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
         await self._run(self._open)
@@ -115,7 +123,7 @@ class SQLiteSink:
 
     def _open(self) -> None:
         if self._file is None:
-            self._file = _File(self._settings, self._now, self._busy_s)
+            self._file = _File(self._settings, self._now, self._busy_s, keeps=self._keeps)
 
     def _write(self, batch: Batch) -> list[Rejected]:
         if self._file is None:
@@ -129,33 +137,49 @@ class SQLiteSink:
 
 
 class _File:
-    """The open file, as its thread sees it."""
+    """The open file, as its thread sees it.
 
-    def __init__(self, settings: SQLiteSettings, now: Callable[[], float], busy_s: float) -> None:
+    Args:
+        settings: where it is.
+        now: the time in seconds.
+        busy_s: how long to wait for somebody else's lock.
+        keeps: whether to hold the file's lock, and to delete what is too old or too much.
+    """
+
+    def __init__(
+        self, settings: SQLiteSettings, now: Callable[[], float], busy_s: float, *, keeps: bool
+    ) -> None:
         self._settings = settings
         self._now = now
         self._trimmed = self._pruned = now()
         settings.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(settings.path.with_name(settings.path.name + ".lock"))
+        self._lock: FileLock | None = None
+        if keeps:
+            self._lock = FileLock(settings.path.with_name(settings.path.name + ".lock"))
         try:
             self._db = connect_writer(settings.path, busy_s=busy_s)
             self._writer = Writer(self._db)
             self._inode = settings.path.stat().st_ino
         except BaseException:
-            self._lock.release()
+            self._unlock()
             raise
 
     def write(self, batch: Batch) -> list[Rejected]:
         if not self._is_there():
             raise SinkBroken(f"{self._settings.path} was removed or replaced while it was open")
         rejected = self._writer.write(batch)
-        self._keep()
+        if self._lock is not None:
+            self._keep()
         return rejected
 
     def close(self) -> None:
         try:
             self._db.close()
         finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
             self._lock.release()
 
     def _is_there(self) -> bool:

@@ -93,6 +93,8 @@ class Writer:
 
     The same event is stored once and changes nothing when it comes again: a frame that is known
     adds only what it lacked. Stats give way to a higher (revision, final) of their key.
+    Another process may write to the same file: ids that are remembered are looked up again after
+    it did.
 
     Args:
         connection: from `connect_writer`.
@@ -101,6 +103,7 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
         self._emitters: dict[bytes, _Emitter] = {}
+        self._version = -1  # changes when another connection commits
 
     def write(self, batch: Batch) -> list[Rejected]:
         """Write a batch, all of it or nothing, and return what cannot be stored.
@@ -111,6 +114,10 @@ class Writer:
         rows = _Rows()
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            (version,) = self._db.execute("PRAGMA data_version").fetchone()
+            if version != self._version:
+                self.forget()
+                self._version = version
             for record in batch.records:
                 if isinstance(record, FrameRecord):
                     self._frame(record, rows)
