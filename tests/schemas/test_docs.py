@@ -77,6 +77,7 @@ PREFIXES = {
     "SQLiteSettings": "sqlite",
     "ConsoleSettings": "console",
     "LokiSettings": "loki",
+    "OTLPSettings": "otlp",
     "StoreSettings": "store",
     "Retention": "store_retention",
 }

@@ -18,10 +18,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 _SECTIONS = (
     "kafka",
     "stream",
+    "fleet",
     "sink",
     "sqlite",
     "console",
     "loki",
+    "otlp",
     "store",
     "up",
     "simulate",

@@ -59,15 +59,19 @@ def _settings() -> list[Setting]:
     from mlops_events.sinks.console import ConsoleSettings
     from mlops_events.sinks.intake import DeliverSettings
     from mlops_events.sinks.loki_settings import LokiSettings
+    from mlops_events.sinks.otlp_settings import OTLPSettings
     from mlops_events.sinks.sqlite import SQLiteSettings
+    from mlops_events.streams.fleetsettings import FleetStatsSettings
 
     structs: dict[str, type[msgspec.Struct]] = {
         "kafka": KafkaSettings,
         "stream": StreamSettings,
+        "fleet": FleetStatsSettings,
         "sink": DeliverSettings,
         "sqlite": SQLiteSettings,
         "console": ConsoleSettings,
         "loki": LokiSettings,
+        "otlp": OTLPSettings,
         "store": StoreSettings,
     }
     return [s for prefix, struct in structs.items() for s in explain(struct, prefix)]
