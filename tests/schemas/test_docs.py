@@ -73,6 +73,7 @@ PREFIXES = {
     "KafkaSettings": "kafka",
     "EmitterSettings": "",
     "StreamSettings": "stream",
+    "FleetStatsSettings": "fleet",
     "DeliverSettings": "sink",
     "SQLiteSettings": "sqlite",
     "ConsoleSettings": "console",

@@ -93,6 +93,24 @@ STATS = Stats(
     last_finite=4.0,
     closed_by="watermark",
 )
+FLEET = Stats(
+    kind="observation",
+    name="training",
+    field="loss",
+    start=TS,
+    size=10_000_000_000,
+    revision=12,
+    final=False,
+    count=11,
+    mean=2.5,
+    min=0.5,
+    max=4.0,
+    nonfinite=1,
+    first_nonfinite_step=9,
+    nodes=3,
+    nodes_missing=1,
+    median_of_medians=2.25,
+)
 LETTER = DeadLetter(
     sink="sqlite",
     reason="unreadable_event",
@@ -133,11 +151,14 @@ GOLDEN: dict[str, Callable[[], bytes]] = {
     "profile.v1.bin": lambda: _frame("profile", [PROFILE]),
     "log.v1.bin": lambda: _frame("log", [LOG]),
     "log-end.v1.bin": lambda: _frame("log", [], end=True),
-    "stats.v1.bin": lambda: encode_stats(
-        StatsFrame(emitter=EMITTER, origin=ORIGIN, stats=[STATS], tags={"version": "1.4.0"})
+    "stats-fleet.v1.bin": lambda: encode_stats(
+        StatsFrame(emitter=EMITTER, origin=ORIGIN, stats=[STATS, FLEET], tags={"version": "1.4.0"})
     ),
     "dead-letter.v1.bin": lambda: encode_dead_letter(LETTER),
 }
+
+
+OLDER = {"stats.v1.bin"}  # written before Stats had the three positions of fleets
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -148,7 +169,7 @@ def test_todays_encoder_writes_the_committed_bytes(golden: Path, name: str) -> N
 
 def test_every_golden_file_is_checked(golden: Path) -> None:
     """No file lies there that nobody reads."""
-    assert {path.name for path in golden.glob("*.bin")} == set(GOLDEN)
+    assert {path.name for path in golden.glob("*.bin")} == set(GOLDEN) | OLDER
 
 
 @pytest.mark.parametrize("kind", ["run", "profile", "log"])
@@ -213,6 +234,13 @@ def test_golden_stats(golden: Path) -> None:
 
     assert (frame.emitter, frame.origin, frame.tags) == (EMITTER, ORIGIN, {"version": "1.4.0"})
     assert frame.stats == [STATS]
+
+
+def test_golden_stats_of_a_fleet(golden: Path) -> None:
+    """Stats of one emitter have nothing where those of a fleet have nodes."""
+    frame = decode_stats((golden / "stats-fleet.v1.bin").read_bytes())
+
+    assert frame.stats == [STATS, FLEET]
 
 
 def test_golden_dead_letter(golden: Path) -> None:

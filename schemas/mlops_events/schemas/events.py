@@ -148,6 +148,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s")
     finite sample. `revision` is the number of samples, finite or not; a higher one holds all of
     a lower one. A `final` Stats will not change; `closed_by` says what closed its window:
     `watermark`, `end`, `hold`, or "" while it is open.
+
+    With `nodes` it is about all nodes of a run, role and version: so many reported, and
+    `nodes_missing` did not. `count` is then the sum of theirs, `mean` weighs each node by its
+    count, and `median_of_medians` is the median of the nodes' medians; `median` is None.
     """
 
     kind: str
@@ -167,6 +171,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s")
     last_finite: float | None = None
     by: str = "time"
     closed_by: str = ""
+    nodes: int | None = None
+    nodes_missing: int | None = None
+    median_of_medians: float | None = None
 
     def key(self, emitter: bytes) -> StatsKey:
         """The natural key of IDENTITY: one key and revision have one content."""
@@ -178,7 +185,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `sink` is the sink that refused it, or `stream` if no sink has seen it. `payload` is the
     record's value, or a frame that holds only this event; `truncated` if it was cut, in which
-    case `topic`, `partition` and `offset` still lead to the whole.
+    case `topic`, `partition` and `offset` still lead to the whole. `redriven` is how often it had
+    been sent once more before it failed this time.
     """
 
     sink: str
@@ -193,6 +201,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int
     payload: bytes = b""
     truncated: bool = False
+    redriven: int = 0
 
 
 AnyEvent: TypeAlias = Run | Observation | Profile | Log | Stats

@@ -105,21 +105,28 @@ def render(envelope: Envelope, *, color: bool = False) -> str:
     elif isinstance(event, Stats):
         kind, ts = "stats", event.start if event.by == "time" else 0
         what = f"{event.name}_{event.size // 10**9}s.{event.field}"
-        values = _pairs(
-            {
-                "mean": event.mean,
-                "min": event.min,
-                "max": event.max,
-                "median": event.median,
-                "count": event.count,
-            }
-        ) + ("" if event.final else " (open)")
+        values = _pairs(_figures(event, envelope))
+        values += "" if event.final or event.nodes is not None else " (open)"
     else:
         assert_never(event)
     shade = _COLOURS.get(kind, _COLOURS["log"])
     what = _clean(what)
     shown = f"\x1b[{shade}m{what}\x1b[0m" if color else what
     return f"{_time(ts)} {_who(envelope)} {shown} {values}".rstrip()
+
+
+def _figures(stats: Stats, envelope: Envelope) -> "dict[str, Any]":
+    figures = {"mean": stats.mean, "min": stats.min, "max": stats.max}
+    if stats.nodes is None:
+        return {**figures, "median": stats.median, "count": stats.count}
+    return {
+        **figures,
+        "median_of_medians": stats.median_of_medians,
+        "count": stats.count,
+        "version": envelope.origin.version,
+        "nodes": stats.nodes,
+        "missing": stats.nodes_missing,
+    }
 
 
 def _who(envelope: Envelope) -> str:

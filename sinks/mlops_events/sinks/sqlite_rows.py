@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlops_events.schemas.events import AnyEvent, Log, Observation, Profile, RawKind, Run
-from mlops_events.schemas.frame import Free
+from mlops_events.schemas.frame import Frame, Free, StatsFrame
 from mlops_events.sinks.jsontext import from_json, to_json
 
-__all__ = ["FIELDS", "FREE", "body_of", "event_of", "fields_text", "name_of"]
+__all__ = ["FIELDS", "FREE", "body_of", "event_of", "fields_text", "is_derived", "name_of"]
 
 FREE = ""
 """The `fields` of a series whose bodies are objects."""
+
+_OURS = "mlops_events."
+"""What the loggers begin with in whose name the streams speak; training programs' do not."""
 
 
 def fields_text(fields: Sequence[str]) -> str:
@@ -28,6 +31,17 @@ FIELDS: dict[RawKind, str] = {
     "log": fields_text(("message", "logger", "fields", "trace_id", "span_id")),
 }
 """The fields of the kinds that have always the same ones."""
+
+
+def is_derived(frame: Frame | StatsFrame) -> bool:
+    """Whether the streams made up this emitter: for what they say of a fleet, or in one line of log."""
+    if isinstance(frame, StatsFrame):
+        return any(stats.nodes is not None for stats in frame.stats)
+    return (
+        frame.end
+        and frame.accepted == 1
+        and any(isinstance(e, Log) and e.logger.startswith(_OURS) for e in frame.items)
+    )
 
 
 def name_of(event: Free | Run | Profile | Log) -> str:

@@ -30,7 +30,8 @@ CREATE TABLE emitters (
   node TEXT NOT NULL,
   version TEXT NOT NULL,
   origin TEXT NOT NULL,
-  status TEXT
+  status TEXT,
+  derived INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX emitters_by_run ON emitters (run, role, uid);
 
@@ -95,6 +96,9 @@ CREATE TABLE stats (
   first_nonfinite_step INTEGER,
   last_finite REAL,
   closed_by TEXT NOT NULL,
+  nodes INTEGER,
+  nodes_missing INTEGER,
+  median_of_medians REAL,
   logged_ms INTEGER NOT NULL,
   PRIMARY KEY (emitter, kind, name, field, by, size, start)
 ) STRICT, WITHOUT ROWID;

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _PAGE = 2000
+_LOOK_BACK = 8
 _MASK = (1 << INDEX_BITS) - 1
 
 
@@ -178,7 +179,7 @@ class SQLiteStore:
               coalesce(r.job_type, ''), r.started_ns, r.ended_ns, coalesce(r.config, '{}'),
               count(*), sum(m.status = 'running'), sum(m.status = 'crashed'), count(m.status),
               max((SELECT max(last_ns) FROM sent WHERE emitter = m.id)) AS heard
-            FROM emitters m LEFT JOIN runs r ON r.run = m.run GROUP BY m.run ORDER BY heard DESC
+            FROM emitters m LEFT JOIN runs r ON r.run = m.run WHERE NOT m.derived GROUP BY m.run ORDER BY heard DESC
             """
         )
         return [
@@ -204,7 +205,10 @@ class SQLiteStore:
         ]
 
     def emitters(self, *, run: str | None = None) -> list[StoredEmitter]:
-        """Return all emitters with what they sent, by run, role and uid."""
+        """Return all emitters with what they sent, by run, role and uid.
+
+        Those that the streams made up, for what they say themselves, are left out.
+        """
         sent: dict[int, dict[str, Sent]] = {}
         for (
             emitter,
@@ -230,8 +234,8 @@ class SQLiteStore:
                 last_ns=last,
             )
         rows = self._db.execute(
-            "SELECT id, emitter, origin, status FROM emitters WHERE ?1 IS NULL OR run = ?1 "
-            "ORDER BY run, role, uid, rank, id",
+            "SELECT id, emitter, origin, status FROM emitters "
+            "WHERE NOT derived AND (?1 IS NULL OR run = ?1) ORDER BY run, role, uid, rank, id",
             (run,),
         )
         return [
@@ -341,6 +345,7 @@ class SQLiteStore:
         since_ns: int | None = None,
         until_ns: int | None = None,
         final: bool | None = None,
+        fleet: bool = False,
     ) -> Iterator[StoredStats]:
         """Yield Stats by emitter, series and time.
 
@@ -351,23 +356,60 @@ class SQLiteStore:
             since_ns: the first start of a window that is wanted.
             until_ns: the first start that is not wanted.
             final: only windows that are closed, or only those that are not.
+            fleet: those over all nodes of a role and version, not those of each node.
         """
         rows = self._db.execute(
             f"""
             SELECT {_STATS} FROM emitters m JOIN stats s ON s.emitter = m.id
             WHERE (?1 IS NULL OR m.run = ?1) AND (?2 IS NULL OR s.name = ?2)
               AND (?3 IS NULL OR s.field = ?3) AND s.start >= ?4 AND s.start < ?5
-              AND (?6 IS NULL OR s.final = ?6)
+              AND (?6 IS NULL OR s.final = ?6) AND (s.nodes IS NOT NULL) = ?7
             ORDER BY s.emitter, s.kind, s.name, s.field, s.by, s.size, s.start
             """,  # noqa: S608 - constants
-            (run, name, field, *_range(since_ns, until_ns), final),
+            (run, name, field, *_range(since_ns, until_ns), final, fleet),
         )
         return map(self._stats, rows)
 
+    def fleet(self, *, run: str | None = None) -> list[StoredStats]:
+        """Return the newest Stats over all nodes, of each role, version and field.
+
+        That is the newest window that all nodes reported, or the newest one if none of the last
+        few is such a one: nodes whose clocks are fast report windows long before the others.
+
+        Args:
+            run: only this run's.
+        """
+        found: list[StoredStats] = []
+        for (emitter,) in self._db.execute(
+            "SELECT id FROM emitters WHERE derived AND uid = '' AND (?1 IS NULL OR run = ?1) "
+            "ORDER BY run, role, version, id",
+            (run,),
+        ).fetchall():
+            series = ("", "", "", "", 0)
+            while True:  # from one series to the next, over all its windows
+                after = self._db.execute(
+                    "SELECT kind, name, field, by, size FROM stats WHERE emitter = ? "
+                    "AND (kind, name, field, by, size) > (?, ?, ?, ?, ?) "
+                    "ORDER BY kind, name, field, by, size LIMIT 1",
+                    (emitter, *series),
+                ).fetchone()
+                if after is None:
+                    break
+                series = after
+                rows = self._db.execute(
+                    f"SELECT {_STATS} FROM stats s WHERE emitter = ? AND kind = ? AND name = ? "  # noqa: S608 - constants
+                    "AND field = ? AND by = ? AND size = ? ORDER BY start DESC LIMIT ?",
+                    (emitter, *series, _LOOK_BACK),
+                ).fetchall()
+                windows = [self._stats(row) for row in rows]
+                found.append(next((w for w in windows if w.stats.final), windows[0]))
+        return found
+
     def newest_windows(self, *, limit: int) -> list[StoredStats]:
-        """Return the Stats that arrived last, the newest first."""
+        """Return the Stats of nodes that arrived last, the newest first."""
         rows = self._db.execute(
-            f"SELECT {_STATS} FROM stats s ORDER BY s.logged_ms DESC LIMIT ?",  # noqa: S608 - as above
+            f"SELECT {_STATS} FROM stats s WHERE s.nodes IS NULL "  # noqa: S608 - as above
+            "ORDER BY s.logged_ms DESC LIMIT ?",
             (limit,),
         )
         return [self._stats(row) for row in rows]
@@ -486,6 +528,9 @@ class SQLiteStore:
                 last_finite=row[15],
                 by=row[16],
                 closed_by=row[17],
+                nodes=row[18],
+                nodes_missing=row[19],
+                median_of_medians=row[20],
             ),
         )
 
@@ -512,7 +557,8 @@ _SELECT = (
 )
 _STATS = (
     "s.emitter, s.kind, s.name, s.field, s.start, s.size, s.revision, s.final, s.count, s.mean, "
-    "s.min, s.max, s.median, s.nonfinite, s.first_nonfinite_step, s.last_finite, s.by, s.closed_by"
+    "s.min, s.max, s.median, s.nonfinite, s.first_nonfinite_step, s.last_finite, s.by, s.closed_by, "
+    "s.nodes, s.nodes_missing, s.median_of_medians"
 )
 _ORIGIN = msgspec.json.Decoder(Origin)
 

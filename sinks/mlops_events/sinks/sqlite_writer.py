@@ -6,11 +6,18 @@ from typing import Any
 
 import msgspec
 
-from mlops_events.schemas.events import Origin, RawKind, Run
-from mlops_events.schemas.frame import Frame, Row
+from mlops_events.schemas.events import RawKind, Run
+from mlops_events.schemas.frame import Frame, Row, StatsFrame
 from mlops_events.sinks.base import Batch, FrameRecord, Record, Rejected, StatsRecord
 from mlops_events.sinks.jsontext import from_json, to_json
-from mlops_events.sinks.sqlite_rows import FIELDS, FREE, body_of, fields_text, name_of
+from mlops_events.sinks.sqlite_rows import (
+    FIELDS,
+    FREE,
+    body_of,
+    fields_text,
+    is_derived,
+    name_of,
+)
 from mlops_events.sinks.sqlite_schema import INDEX_BITS
 
 __all__ = ["Writer"]
@@ -39,14 +46,16 @@ ON CONFLICT DO UPDATE SET
 
 _UPSERT_STATS = """
 INSERT INTO stats (emitter, kind, name, field, by, size, start, revision, final, count, mean, min,
-  max, median, nonfinite, first_nonfinite_step, last_finite, closed_by, logged_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  max, median, nonfinite, first_nonfinite_step, last_finite, closed_by, nodes, nodes_missing,
+  median_of_medians, logged_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
   revision = excluded.revision, final = excluded.final, count = excluded.count,
   mean = excluded.mean, min = excluded.min, max = excluded.max, median = excluded.median,
   nonfinite = excluded.nonfinite, first_nonfinite_step = excluded.first_nonfinite_step,
   last_finite = excluded.last_finite, closed_by = excluded.closed_by,
-  logged_ms = excluded.logged_ms
+  nodes = excluded.nodes, nodes_missing = excluded.nodes_missing,
+  median_of_medians = excluded.median_of_medians, logged_ms = excluded.logged_ms
 WHERE (excluded.revision, excluded.final) > (revision, final)
 """
 
@@ -145,7 +154,7 @@ class Writer:
         if max(frame.seq, frame.accepted, frame.dropped, abs(frame.closed_ns)) > _MAX_INT:
             rows.rejected += _reject(record, range(len(frame)), "out_of_range", "a 64-bit count")
             return
-        emitter = self._emitter(frame.emitter, frame.origin)
+        emitter = self._emitter(frame)
         key = (emitter.id, frame.kind, frame.seq)
         found = self._db.execute(
             "SELECT id FROM frames WHERE emitter = ? AND kind = ? AND seq = ?", key
@@ -228,7 +237,8 @@ class Writer:
             _learn(emitter, *key, number)
         return number
 
-    def _emitter(self, name: bytes, origin: Origin) -> _Emitter:
+    def _emitter(self, frame: Frame | StatsFrame) -> _Emitter:
+        name, origin = frame.emitter, frame.origin
         emitter = self._emitters.get(name)
         if emitter is not None:
             return emitter
@@ -238,7 +248,7 @@ class Writer:
         if found is None:
             number = self._db.execute(
                 "INSERT INTO emitters (emitter, run, project, role, uid, rank, node, version, "
-                "origin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "origin, derived) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     name,
                     origin.run,
@@ -249,6 +259,7 @@ class Writer:
                     origin.node,
                     origin.version,
                     msgspec.json.encode(origin).decode(),
+                    is_derived(frame),
                 ),
             ).lastrowid
             assert number is not None  # noqa: S101 - a row was inserted
@@ -298,7 +309,7 @@ class Writer:
 
     def _stats(self, record: StatsRecord, rows: _Rows) -> None:
         frame = record.frame
-        emitter = self._emitter(frame.emitter, frame.origin)
+        emitter = self._emitter(frame)
         for position, stats in enumerate(frame.stats):
             if max(stats.revision, stats.count, stats.nonfinite) > _MAX_INT:
                 rows.rejected += _reject(record, (position,), "out_of_range", "a 64-bit count")
@@ -323,6 +334,9 @@ class Writer:
                     stats.first_nonfinite_step,
                     stats.last_finite,
                     stats.closed_by,
+                    stats.nodes,
+                    stats.nodes_missing,
+                    stats.median_of_medians,
                     record.timestamp_ms,
                 )
             )

@@ -22,6 +22,7 @@ from mlops_events.control.supervise import Program, ProgramFailedError, Supervis
 from mlops_events.control.topics import count_brokers, create_topics
 from mlops_events.control.truth import Truth, WindowRules, give_up_large
 from mlops_events.control.verify import Report, verify
+from mlops_events.control.verify_fleet import fleet_has_arrived
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.settings import KafkaSettings, explain, load, variable
 from mlops_events.schemas.topics import topic_specs
@@ -38,6 +39,8 @@ _SIMULATE_STOP_S = _CLOSE_S + 5.0
 _STOP_S = 25.0
 _STALLED_S = 40.0
 """When nothing more has arrived for so long, what is missing will not come."""
+_FLEET_S = 10.0
+"""How long Stats of fleets are waited for; those of a node that lagged for hours never come."""
 _LOOK_S = 0.5
 _SHOW_S = 1.0
 _TRUTH_BYTES = 1 << 30
@@ -170,7 +173,11 @@ class Up:
             self._display.say("waiting for everything to arrive")
             truth = await asyncio.to_thread(Truth, self._folder / "truth", rules)
             await self._drain(truth)
-        await self._supervisor.stop("stream", *(_sink(name) for name in self._stream.sinks))
+        await self._supervisor.stop("stream")
+        await self._supervisor.stop("fleet")
+        if truth is not None:
+            await self._drain_fleet()
+        await self._supervisor.stop(*(_sink(name) for name in self._stream.sinks))
         if truth is None:
             self._say_what_is_stored()
             return None
@@ -215,6 +222,15 @@ class Up:
                 return
             await asyncio.sleep(_LOOK_S)
 
+    async def _drain_fleet(self) -> None:
+        """Wait until what the fleet service published at its end has arrived."""
+        end = time.monotonic() + _FLEET_S
+        while time.monotonic() < end:
+            with SQLiteStore(self._database) as store:
+                if await asyncio.to_thread(fleet_has_arrived, store):
+                    return
+            await asyncio.sleep(_LOOK_S)
+
     # --- what runs ----------------------------------------------------------------------------
 
     @property
@@ -235,6 +251,7 @@ class Up:
         env = self._environment()
         programs = [
             Program(name="stream", argv=(*own, "stream"), env=env, stop_s=_STOP_S),
+            Program(name="fleet", argv=(*own, "fleet"), env=env, stop_s=_STOP_S),
             *(
                 Program(name=_sink(name), argv=(*own, "sink", name), env=env, stop_s=_STOP_S)
                 for name in self._stream.sinks

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from mlops_events.control.truth import Account, Fingerprint, TrueEvent, Truth, Windows, fingerprint
-from mlops_events.schemas.events import Stats, StatsKey
+from mlops_events.control.verify_fleet import verify_fleet
+from mlops_events.schemas.events import Log, Stats, StatsKey
 from mlops_events.sinks.sqlite_store import SQLiteStore
 
 __all__ = ["Report", "verify"]
@@ -25,7 +26,9 @@ class Report(msgspec.Struct, kw_only=True):
     values, `duplicates` twice, `extra` though nobody emitted them. `dropped` never got an id and
     `unsent` were never acknowledged: their emitters said so. `tail` are the last ones of
     `unknown_tail` emitters, which never said how many there were. `foreign` are stored events of
-    other emitters. `late`, `too_old` and `ahead` were kept out of windows by the streams' rules.
+    other emitters, `derived` those that the streams made up themselves. `fleet_checked` are windows
+    over all nodes that every node's part has come to, `fleet_partial` those that lack one, and
+    `fleet_wrong` those that numpy has otherwise. `late`, `too_old` and `ahead` were kept out of windows by the streams' rules.
     """
 
     emitters: int = 0
@@ -40,6 +43,7 @@ class Report(msgspec.Struct, kw_only=True):
     tail: int = 0
     unknown_tail: int = 0
     foreign: int = 0
+    derived: int = 0
     dead_letters: int = 0
     non_finite: int = 0
     windows_expected: int = 0
@@ -47,6 +51,9 @@ class Report(msgspec.Struct, kw_only=True):
     windows_missing: int = 0
     windows_wrong: int = 0
     windows_extra: int = 0
+    fleet_checked: int = 0
+    fleet_partial: int = 0
+    fleet_wrong: int = 0
     late: int = 0
     too_old: int = 0
     ahead: int = 0
@@ -63,6 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
             or self.windows_missing
             or self.windows_wrong
             or self.windows_extra
+            or self.fleet_wrong
         )
 
     def note(self, problem: str) -> None:
@@ -77,7 +85,9 @@ def verify(truth: Truth, store: SQLiteStore) -> Report:
     tallies = {emitter: _Tally(emitter) for emitter in truth.emitters}
     for found in store.events():
         tally = tallies.get(found.id.emitter)
-        if tally is None or isinstance(found.event, Stats):
+        if tally is None and isinstance(found.event, Log) and _is_ours(found.event):
+            report.derived += 1
+        elif tally is None or isinstance(found.event, Stats):
             report.foreign += 1
         else:
             report.stored += 1
@@ -89,7 +99,13 @@ def verify(truth: Truth, store: SQLiteStore) -> Report:
             arrived.append(event)
     for emitter, tally in tallies.items():
         tally.report(truth.accounts.get(emitter), report)
-    _compare_windows(truth, store, arrived, report)
+    windows = Windows(arrived, truth.rules)
+    _compare_windows(truth, store, windows, report)
+    fleet = verify_fleet(store, windows.samples)
+    report.fleet_checked, report.fleet_partial = fleet.checked, fleet.partial
+    report.fleet_wrong = len(fleet.wrong)
+    for problem in fleet.wrong:
+        report.note(problem)
     report.unknown_tail = sum(not has_ended for has_ended in _ended(truth, store).values())
     return report
 
@@ -165,6 +181,11 @@ class _Tally:
             report.note(f"lost: {event}")
 
 
+def _is_ours(line: Log) -> bool:
+    """Whether the streams speak in a line of log, not a program."""
+    return line.logger.startswith("mlops_events.")
+
+
 def _ended(truth: Truth, store: SQLiteStore) -> dict[bytes, bool]:
     """Say of each emitter whether the store knows how many events there were."""
     ended = dict.fromkeys(truth.emitters, False)
@@ -176,10 +197,7 @@ def _ended(truth: Truth, store: SQLiteStore) -> dict[bytes, bool]:
     return ended
 
 
-def _compare_windows(
-    truth: Truth, store: SQLiteStore, arrived: list[TrueEvent], report: Report
-) -> None:
-    windows = Windows(arrived, truth.rules)
+def _compare_windows(truth: Truth, store: SQLiteStore, windows: Windows, report: Report) -> None:
     missing = windows.due(truth.ended)
     report.windows_expected = len(missing)
     for found in store.windows(final=True):

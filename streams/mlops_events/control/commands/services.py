@@ -22,7 +22,7 @@ from mlops_events.control.logs import log_to
 from mlops_events.schemas.settings import KafkaSettings, load
 from mlops_events.streams.settings import StreamSettings
 
-__all__ = ["sink", "stream", "up"]
+__all__ = ["fleet", "sink", "stream", "up"]
 
 
 @app.command(
@@ -107,6 +107,25 @@ def stream(config: ConfigFile = None, brokers: Brokers = None) -> int:
     settings = load(StreamSettings, "stream")
     kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers})
     return asyncio.run(run_stream(settings, kafka))
+
+
+@app.command(
+    epilog=examples(
+        "mlops-pipeline fleet",
+        "MLOPS_EVENTS_FLEET_ROSTER='miner=0-255;validator=0,1' mlops-pipeline fleet",
+    )
+)
+def fleet(config: ConfigFile = None, brokers: Brokers = None) -> int:
+    """Aggregate over all nodes of a run, role and version; say who is missing and what is new."""
+    from mlops_events.streams.fleetservice import run_fleet
+    from mlops_events.streams.fleetsettings import FleetStatsSettings
+
+    log_to(sys.stderr)
+    use(config)
+    settings = load(FleetStatsSettings, "fleet")
+    stream = load(StreamSettings, "stream")
+    kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers})
+    return asyncio.run(run_fleet(settings, stream=stream, kafka=kafka))
 
 
 @app.command(epilog=examples("mlops-pipeline sink sqlite", "mlops-pipeline sink console"))
