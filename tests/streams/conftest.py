@@ -14,6 +14,8 @@ class Stored(NamedTuple):
     offset: int
     timestamp: int
     value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class Logs:

@@ -14,6 +14,8 @@ __all__ = [
     "decode_dead_letter",
     "encode_dead_letter",
     "event_key",
+    "first_key",
+    "frame_key",
     "make_dead_letter",
     "record_key",
 ]
@@ -30,6 +32,11 @@ def event_key(sink: str, id: EventId | StatsKey) -> str:  # noqa: A002 - what it
         return f"{sink}/{id}"
     parts = (id.kind, id.name, id.field, id.by, str(id.start), str(id.size))
     return "/".join((sink, id.emitter.hex(), *(_escape(part) for part in parts)))
+
+
+def frame_key(sink: str, *, emitter: bytes, kind: str, seq: int) -> str:
+    """Return the key of a whole frame's dead letter."""
+    return f"{sink}/{emitter.hex()}/{kind}/{seq}"
 
 
 def record_key(sink: str, *, topic: str, partition: int, offset: int, value: bytes | None) -> str:
@@ -49,14 +56,19 @@ def make_dead_letter(
     partition: int,
     offset: int,
     payload: bytes,
+    redriven: int = 0,
 ) -> DeadLetter:
-    """Return a dead letter that fits into a record: whole up to 512 KiB, else the first 4 KiB."""
+    """Return a dead letter that fits into a record: whole up to 512 KiB, else the first 4 KiB.
+
+    One that was redriven and failed again gets a key of its own, `KEY#n`: when the letter that it
+    was is taken away, this one stays.
+    """
     whole = len(payload) <= _WHOLE_BYTES
     return DeadLetter(
         sink=sink,
         reason=reason,
         message=message[:_CUT_BYTES],
-        key=key,
+        key=f"{key}#{redriven}" if redriven else key,
         kind=kind,
         first_seen_ns=first_seen_ns,
         topic=topic,
@@ -65,7 +77,13 @@ def make_dead_letter(
         size=len(payload),
         payload=payload if whole else payload[:_CUT_BYTES],
         truncated=not whole,
+        redriven=redriven,
     )
+
+
+def first_key(letter: DeadLetter) -> str:
+    """Return the key that the letter had when its event failed for the first time."""
+    return letter.key.removesuffix(f"#{letter.redriven}") if letter.redriven else letter.key
 
 
 def encode_dead_letter(letter: DeadLetter) -> bytes:

@@ -21,6 +21,8 @@ __all__ = [
     "origin_key",
     "raw_headers",
     "read_headers",
+    "redriven_header",
+    "redriven_times",
     "stats_headers",
     "topic_specs",
     "wandb_key",
@@ -34,6 +36,9 @@ STATS_CONTENT_TYPE = "application/vnd.mlops-events.stats.v1+msgpack"
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
+
+_REDRIVEN = "redriven"
+_MAX_DIGITS = 10
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -135,7 +140,10 @@ def _key(*parts: object) -> bytes:
 
 
 class RecordHeaders(msgspec.Struct, frozen=True, kw_only=True):
-    """A record's headers, read back; `seq` is -1 on records of kind stats."""
+    """A record's headers, read back.
+
+    `seq` is -1 on records of kind stats. `redriven` is how often it was sent once more on purpose.
+    """
 
     kind: Kind
     run: str
@@ -145,7 +153,7 @@ class RecordHeaders(msgspec.Struct, frozen=True, kw_only=True):
     emitter: bytes
     seq: int
     count: int
-    redriven: bool = False
+    redriven: int = 0
 
 
 def raw_headers(
@@ -201,7 +209,7 @@ def read_headers(headers: Headers) -> RecordHeaders:
                 "emitter": bytes.fromhex(found["emitter"].decode()),
                 "seq": int(found["seq"]),
                 "count": int(found["count"]),
-                "redriven": "redriven" in found,
+                "redriven": _times(found.get(_REDRIVEN)),
             },
             RecordHeaders,
         )
@@ -209,3 +217,23 @@ def read_headers(headers: Headers) -> RecordHeaders:
         raise DecodeError(f"the record has no header {error.args[0]!r}") from error
     except (ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise DecodeError(f"the record's headers are malformed: {error}") from error
+
+
+def redriven_header(times: int) -> tuple[str, bytes]:
+    """The header of a record that is sent once more on purpose: sinks take it as if it were new.
+
+    Args:
+        times: how often this was done, this time included.
+    """
+    return (_REDRIVEN, b"%d" % times)
+
+
+def redriven_times(headers: Headers) -> int:
+    """Return how often a record was sent once more on purpose: 0 for one that was not."""
+    return _times(dict(headers).get(_REDRIVEN))
+
+
+def _times(value: bytes | None) -> int:
+    if value is None:
+        return 0
+    return max(1, int(value)) if value.isdigit() and len(value) < _MAX_DIGITS else 1

@@ -9,7 +9,8 @@ from mlops_events.schemas.deadletters import (
 )
 from mlops_events.schemas.events import DeadLetter, EventId, StatsKey
 from mlops_events.schemas.frame import Reject, StatsFrame, encode_stats
-from mlops_events.sinks.base import Batch, FrameRecord, Record, Rejected
+from mlops_events.schemas.topics import redriven_times
+from mlops_events.sinks.base import Batch, Envelope, FrameRecord, Record, Rejected
 from mlops_events.sinks.log import LogRecord, OutRecord
 
 __all__ = ["letter_of_reject", "letter_of_rejected", "letter_of_value", "out_record"]
@@ -33,16 +34,18 @@ def letter_of_value(
         partition=partition,
         offset=record.offset,
         payload=value,
+        redriven=redriven_times(record.headers),
     )
 
 
 def letter_of_reject(record: FrameRecord, reject: Reject, *, sink: str) -> DeadLetter:
     """Return the dead letter of an event that could not be read inside a good frame.
 
-    Its payload is the event as it stood in the frame.
+    Its payload is a frame that holds only this event, as it stood there.
     """
     id = record.frame.event_id(reject.index)  # noqa: A001 - what it is
-    return _letter(record, id, sink, reject.reason, reject.message, reject.raw)
+    payload = record.frame.encode_reject(reject)
+    return _letter(record, id, sink, reject.reason, reject.message, payload)
 
 
 def letter_of_rejected(rejected: Rejected, batch: Batch, *, sink: str) -> DeadLetter:
@@ -51,8 +54,7 @@ def letter_of_rejected(rejected: Rejected, batch: Batch, *, sink: str) -> DeadLe
     Its payload is a record's value that holds only this event.
     """
     envelope = rejected.envelope
-    place = (envelope.partition, envelope.offset)
-    record = next(r for r in batch.records if (r.partition, r.offset) == place)
+    record = next(r for r in batch.records if _holds(r, envelope))
     if isinstance(envelope.id, EventId) and isinstance(record, FrameRecord):
         payload = record.frame.encode(only=[envelope.id.index])
     elif isinstance(record.frame, StatsFrame):
@@ -79,6 +81,17 @@ def out_record(letter: DeadLetter) -> OutRecord:
     )
 
 
+def _holds(record: Record, envelope: Envelope) -> bool:
+    """Whether an event came from this record; a replay's batch has several topics' records."""
+    place = (envelope.topic, envelope.partition, envelope.offset)
+    if (record.topic, record.partition, record.offset) != place:
+        return False
+    if isinstance(record, FrameRecord):
+        return isinstance(envelope.id, EventId) and record.frame.emitter == envelope.id.emitter
+    stats = record.frame.stats[envelope.position : envelope.position + 1]
+    return [one.key(record.frame.emitter) for one in stats] == [envelope.id]
+
+
 def _letter(
     record: Record,
     id: EventId | StatsKey,  # noqa: A002 - what it is
@@ -99,4 +112,5 @@ def _letter(
         partition=record.partition,
         offset=record.offset,
         payload=payload,
+        redriven=record.redriven,
     )

@@ -57,7 +57,7 @@ def frame_record(
     accepted: int | None = None,
     end: bool = False,
     timestamp_ms: int = _TS // 1_000_000,
-    redriven: bool = False,
+    redriven: int = 0,
 ) -> FrameRecord:
     """Return a record that holds a frame of these events."""
     encoder = FrameEncoder(emitter=emitter, kind=kind, origin=origin)

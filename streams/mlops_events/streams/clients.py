@@ -62,7 +62,12 @@ async def open_reader(kafka: KafkaSettings) -> AsyncIterator[LogReader]:
     try:
         yield LogReader(consumer, embedded=kafka.embedded)
     finally:
-        await consumer.stop()
+        try:
+            await consumer.stop()
+        except asyncio.CancelledError:  # of a task of aiokafka's own, which had not begun yet
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
 
 
 async def count_partitions(producer: Any, topics: Collection[str]) -> dict[str, int]:

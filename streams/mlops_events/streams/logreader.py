@@ -43,6 +43,11 @@ class LogRecord(Protocol):
         ...
 
     @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        ...
+
+    @property
     def value(self) -> bytes | None:
         """Its content."""
         ...

@@ -19,7 +19,7 @@ from mlops_events.streams.route import Routes
 from mlops_events.streams.settings import StreamSettings
 from mlops_events.streams.tag import tag
 
-__all__ = ["DeadLetterOut", "FrameOut", "Output", "OutputEncoder", "StatsOut"]
+__all__ = ["STREAM", "DeadLetterOut", "FrameOut", "Output", "OutputEncoder", "StatsOut"]
 
 STREAM: Final = "stream"
 """Stands in dead letters where else the sink does: no sink has seen the event."""

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from mlops_events.schemas.events import RAW_KINDS, Kind, Origin
 from mlops_events.schemas.topics import Topics, origin_key, wandb_key
 
-__all__ = ["ALL_KINDS", "DEFAULT_ROUTES", "Destination", "Routes"]
+__all__ = ["ALL_KINDS", "DEFAULT_ROUTES", "Destination", "Routes", "key_of"]
 
 ALL_KINDS: Final[tuple[Kind, ...]] = (*RAW_KINDS, "stats")
 
@@ -41,7 +41,7 @@ class Routes:
         takes = {**DEFAULT_ROUTES, **overrides}
         self._table = {
             kind: tuple(
-                Destination(topics.sink(sink), _key_of(sink))
+                Destination(topics.sink(sink), key_of(sink))
                 for sink in sinks
                 if kind in takes.get(sink, ALL_KINDS)
             )
@@ -54,5 +54,6 @@ class Routes:
         return self._table[kind]
 
 
-def _key_of(sink: str) -> Callable[[Origin], bytes]:
+def key_of(sink: str) -> Callable[[Origin], bytes]:
+    """Return what makes the keys of a sink's topic."""
     return wandb_key if sink == "wandb" else origin_key
