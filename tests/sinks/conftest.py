@@ -71,11 +71,11 @@ class MemoryLog:
         self._news.set()
         return offset
 
-    def frame(self, record: FrameRecord, *, partition: int = 0, redriven: bool = False) -> int:
+    def frame(self, record: FrameRecord, *, partition: int = 0, redriven: int = 0) -> int:
         """Write a frame."""
         headers = frame_headers(record.frame)
         if redriven:
-            headers.append(("redriven", b"1"))
+            headers.append(("redriven", b"%d" % redriven))
         return self.append(record.frame.encode(), headers, partition=partition)
 
     def stats(self, record: StatsRecord, *, partition: int = 0) -> int:

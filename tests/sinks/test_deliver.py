@@ -117,6 +117,23 @@ async def test_a_redriven_frame_passes(
     assert seqs(list_sink) == [(0, 0), (0, 1)] * 2
 
 
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_redriven_event_that_fails_again_is_another_letter(
+    memory_log: Any, list_sink: Any, deliver: Any, until: Any, times: int
+) -> None:
+    """Taking the old letter away does not take the new one, whichever of them comes first."""
+    list_sink.refuse = lambda e: e.position == 1
+    memory_log.frame(frame(0), redriven=times)
+    memory_log.append(b"garbage", [("redriven", b"%d" % times)])
+    async with deliver(list_sink, memory_log):
+        await until(lambda: memory_log.committed and memory_log.committed[0].next == 2)
+
+    refused, unread = sorted(letters(memory_log), key=lambda one: one.reason, reverse=True)
+    assert refused.key == f"list/{EMITTER.hex()}/observation/0/1#{times}"
+    assert unread.key.endswith(f"#{times}")
+    assert refused.redriven == unread.redriven == times
+
+
 async def test_the_end_of_an_emitter_is_delivered(
     memory_log: Any, list_sink: Any, deliver: Any, until: Any
 ) -> None:
@@ -219,6 +236,9 @@ async def test_an_unreadable_event_does_not_cost_its_frame(
     (letter,) = letters(memory_log)
     assert letter.reason == "unreadable_event"
     assert letter.key == f"list/{EMITTER.hex()}/observation/0/1"
+    alone = decode_frame(letter.payload)
+    assert [(reject.index, reject.raw) for reject in alone.rejects] == [(1, odd)]
+    assert not alone.items
 
 
 async def test_a_sink_that_is_away_holds_everything_back(
