@@ -354,6 +354,7 @@ class Emitter:
     def renew(self) -> None:
         """Become a new emitter, in a forked child; the run stays its parent's to start and end."""
         lifetime.keep(self._worker)
+        self._worker.abandon()
         self._announced = False
         self._begin(self._transport)
 
@@ -392,6 +393,10 @@ class Emitter:
             for kind in RAW_KINDS
         }
         self._worker.lanes = tuple(self._lanes.values())
+        if settings.spool_dir and self.enabled:
+            from mlops_events.producers.keeper import Keeper  # costs nothing where it is off
+
+            self._worker.spool = Keeper(self._worker, settings, name=self.id.hex())
         self._series = self._lanes["observation"].table.current
 
     def _switch_off(self) -> None:

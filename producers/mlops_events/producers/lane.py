@@ -1,11 +1,9 @@
 """One kind's way from its buffer to the transport: closed frames, in order, one in flight."""
 
-from collections import deque
 from collections.abc import Callable
 from threading import RLock
 
-import msgspec
-
+from mlops_events.producers.backlog import Backlog, MemoryBacklog, Sealed
 from mlops_events.producers.buffer import MALFORMED, Buffer
 from mlops_events.producers.clock import Clock
 from mlops_events.producers.mend import shorten, whole
@@ -18,47 +16,10 @@ from mlops_events.schemas.frame import MAX_EVENT_BYTES, FrameEncoder
 from mlops_events.schemas.topics import Topics, origin_key, raw_headers
 from mlops_events.schemas.values import ENCODER
 
-__all__ = ["Backlog", "Lane", "Sealed"]
+__all__ = ["Lane"]
 
 _encode = ENCODER.encode
 _ROW = b"\x95"  # an array of five: the start, which is one of four, and the values
-
-
-class Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    """A closed frame: its bytes are the same in every re-send."""
-
-    seq: int
-    count: int
-    record: OutRecord
-
-
-class Backlog:
-    """Closed frames that wait for their acknowledgement, oldest first."""
-
-    def __init__(self) -> None:
-        self._frames: deque[Sealed] = deque()
-        self.bytes = 0
-        self.events = 0
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def append(self, frame: Sealed) -> None:
-        """Add the newest."""
-        self._frames.append(frame)
-        self.bytes += len(frame.record.value)
-        self.events += frame.count
-
-    def first(self) -> Sealed | None:
-        """Return the oldest, None if there is none."""
-        return self._frames[0] if self._frames else None
-
-    def remove_first(self) -> Sealed:
-        """Forget the oldest."""
-        frame = self._frames.popleft()
-        self.bytes -= len(frame.record.value)
-        self.events -= frame.count
-        return frame
 
 
 class Lane:
@@ -90,7 +51,7 @@ class Lane:
     ) -> None:
         self.kind: RawKind = kind
         self.buffer = Buffer(limit=limit, wake=wake)
-        self.backlog = Backlog()
+        self.backlog: Backlog = MemoryBacklog()
         self.seq = 0
         self.cut = 0
         self._emitter = emitter
@@ -125,7 +86,7 @@ class Lane:
     @property
     def lost(self) -> int:
         """Events that were given up after they had an id."""
-        return self._lost
+        return self._lost + self.backlog.lost
 
     def gather(self) -> int:
         """Put up to a frame's worth of the buffer's events into frames; return how many."""
@@ -168,20 +129,20 @@ class Lane:
                 series=[self.table.registered[sid] for sid in self._sids],
                 end=end,
             )
-            headers = raw_headers(
-                self._origin,
-                kind=self.kind,
-                emitter=self._emitter,
-                seq=self.seq,
-                count=len(events),
-            )
-            record = OutRecord(topic=self._topic, key=self._key, headers=headers, value=value)
-            self.backlog.append(Sealed(seq=self.seq, count=len(events), record=record))
+            self.backlog.append(self.sealed(self.seq, len(events), value))
             self.seq += 1
             self._open = []
             self._open_bytes = 0
             self._sids = {}
             self._settle()
+
+    def sealed(self, seq: int, count: int, value: bytes) -> Sealed:
+        """Return a closed frame, as it is sent."""
+        headers = raw_headers(
+            self._origin, kind=self.kind, emitter=self._emitter, seq=seq, count=count
+        )
+        record = OutRecord(topic=self._topic, key=self._key, headers=headers, value=value)
+        return Sealed(seq=seq, count=count, record=record)
 
     def done(self, *, sent: bool) -> None:
         """Take the oldest frame off: acknowledged, or given up."""
@@ -194,21 +155,24 @@ class Lane:
             self._settle()
 
     def give_up(self) -> None:
-        """Count every frame that is left as lost."""
-        while len(self.backlog):
-            self.done(sent=False)
+        """Count every frame as lost that does not outlive the process."""
+        with self._lock:
+            self._lost += self.backlog.give_up()
+            self._settle()
 
     def stats(self) -> KindStats:
         """Return the account of this kind."""
         with self._lock:
             buffered = len(self.buffer) + len(self._open) + self.backlog.events
             dropped = self.buffer.dropped.counts()
+            spooled, lost = self.backlog.kept, self.lost
             return KindStats(
-                emitted=self._sent + buffered + self._lost + sum(dropped.values()),
+                emitted=self._sent + buffered + spooled + lost + sum(dropped.values()),
                 accepted=self._accepted,
                 sent=self._sent,
                 buffered=buffered,
-                lost=self._lost,
+                spooled=spooled,
+                lost=lost,
                 dropped=dropped,
             )
 

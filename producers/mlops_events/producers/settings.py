@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
 
@@ -19,6 +19,12 @@ class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
     win over them. `buffer_bytes` bounds the encoded events of each kind that wait in memory. A
     frame closes with `frame_events` events, with `frame_bytes` bytes, or when it is `linger_s` old,
     which grows to `max_linger_s` while there is little to send.
+
+    With a folder `spool_dir`, which all processes of a machine may share, every frame is written
+    there before it is first sent, and leaves when it is acknowledged: it survives the process. Each
+    emitter keeps up to `spool_bytes`; beyond that the oldest frames are dropped, or with
+    `spool_drops=newest` new ones wait in memory. `spool_sync` has each frame on the disk, so that it
+    survives a power cut, too.
     """
 
     also_read: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -49,6 +55,10 @@ class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes: Annotated[int, msgspec.Meta(ge=1 << 10, le=768 << 10)] = 256 << 10
     linger_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 1.0
     max_linger_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
+    spool_dir: str = ""
+    spool_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
+    spool_drops: Literal["oldest", "newest"] = "oldest"
+    spool_sync: bool = False
 
     @classmethod
     def from_environment(cls) -> Self:

@@ -8,17 +8,19 @@ __all__ = ["EmitterStats", "KindStats"]
 
 
 class KindStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of one kind: `emitted` = `sent` + `buffered` + `lost` + all of `dropped`.
+    """Counts of one kind: `emitted` = `sent` + `buffered` + `spooled` + `lost` + all of `dropped`.
 
-    `accepted` events got into frames, and with that an id. Of those, `sent` were acknowledged
-    and `lost` given up: refused by the broker, or unsent when `close` ran into its deadline.
-    `dropped` events never got an id; the reason is `full`, `closed` or `malformed`.
+    `accepted` events got into frames, and with that an id. Of those, `sent` were acknowledged,
+    `spooled` wait on disk, also after `close`, and `lost` were given up: refused by the broker,
+    dropped from a full spool, or in memory when `close` ran into its deadline. `buffered` events
+    wait in memory. `dropped` events never got an id; the reason is `full`, `closed` or `malformed`.
     """
 
     emitted: int = 0
     accepted: int = 0
     sent: int = 0
     buffered: int = 0
+    spooled: int = 0
     lost: int = 0
     dropped: dict[str, int] = {}
 
@@ -53,6 +55,11 @@ class EmitterStats(msgspec.Struct, frozen=True, kw_only=True):
     def buffered(self) -> int:
         """Events of all kinds that wait in memory."""
         return sum(kind.buffered for kind in self.kinds.values())
+
+    @property
+    def spooled(self) -> int:
+        """Events of all kinds that wait on disk."""
+        return sum(kind.spooled for kind in self.kinds.values())
 
     @property
     def lost(self) -> int:

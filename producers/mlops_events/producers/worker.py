@@ -12,11 +12,17 @@ import msgspec
 from mlops_events.producers.clock import Clock
 from mlops_events.producers.lane import Lane
 from mlops_events.producers.lifetime import IMPORTING, watch_child
-from mlops_events.producers.transport import RecordRefusedError, Transport, TransportError
+from mlops_events.producers.transport import (
+    OutRecord,
+    RecordRefusedError,
+    Transport,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     import asyncio
 
+    from mlops_events.producers.keeper import Keeper
     from mlops_events.producers.loop import Signal
 
 __all__ = ["Pace", "Worker"]
@@ -57,6 +63,7 @@ class Worker:
 
     def __init__(self, *, transport: Transport, clock: Clock, pace: Pace) -> None:
         self.lanes: Sequence[Lane] = ()
+        self.spool: Keeper | None = None
         self.ended = False
         self.error = ""
         self._transport = transport
@@ -128,6 +135,11 @@ class Worker:
         if thread is not None:
             thread.join(max(0.0, self._deadline - monotonic()))
 
+    def abandon(self) -> None:
+        """Leave the spool to the parent, in a forked child."""
+        if self.spool is not None:
+            self.spool.abandon()
+
     # Called by the thread itself.
 
     def _main(self) -> None:
@@ -139,7 +151,7 @@ class Worker:
         try:
             run(self._run())
         except Exception as error:  # the edge of a thread in somebody else's program
-            self._complain(error)
+            self.complain(error)
 
     async def _run(self) -> None:
         import asyncio
@@ -188,7 +200,7 @@ class Worker:
                 if seal:
                     lane.seal()
             except Exception as error:  # the edge of a thread in somebody else's program
-                self._complain(error)
+                self.complain(error)
         self._sealed.fire()
         return count
 
@@ -216,33 +228,39 @@ class Worker:
                 break
             except Exception as error:  # a transport may be anybody's
                 failures += 1
-                self._complain(error)
+                self.complain(error)
                 await self._pause(failures)
-        await asyncio.gather(*(self._send(lane) for lane in self.lanes))
+        sending = [self._send_lane(lane) for lane in self.lanes]
+        if self.spool is not None:
+            sending.append(self.spool.drain(self.send))
+        await asyncio.gather(*sending)
 
-    async def _send(self, lane: Lane) -> None:
-        """Send a lane's frames one by one; one that failed goes again before its successors."""
-        failures = 0
+    async def _send_lane(self, lane: Lane) -> None:
+        """Send a lane's frames one by one."""
         while True:
             frame = lane.backlog.first()
             if frame is None:
                 await self._sealed.wait()
                 continue
+            lane.done(sent=await self.send(frame.record))
+            self._progress.fire()
+
+    async def send(self, record: OutRecord) -> bool:
+        """Send a record again and again until it is acknowledged; False if it is refused."""
+        failures = 0
+        while True:
             try:
-                await self._transport.send(frame.record)
+                await self._transport.send(record)
             except RecordRefusedError as error:
-                self._complain(error)
-                lane.done(sent=False)
+                self.complain(error)
+                return False
             except Exception as error:  # a transport may be anybody's
                 failures += 1
-                self._complain(error)
+                self.complain(error)
                 await self._pause(failures)
-                continue
             else:
-                failures = 0
                 self.error = ""
-                lane.done(sent=True)
-            self._progress.fire()
+                return True
 
     async def _pause(self, failures: int) -> None:
         """Wait before the next attempt, with full jitter: a fleet must not come back as one."""
@@ -273,15 +291,19 @@ class Worker:
         await asyncio.wait({sending}, timeout=0.1)
         for lane in self.lanes:
             lane.give_up()
+            if self.spool is not None and lane.backlog.kept:
+                lane.seal(end=True)  # behind all that waits for the next process
+        if self.spool is not None:
+            self.spool.close()
         for ticket in self._tickets:
             ticket.ok = self.ended
             ticket.done.set()
         try:
             await self._transport.close(max(0.05, self._deadline - monotonic()))
         except Exception as error:  # a transport may be anybody's
-            self._complain(error)
+            self.complain(error)
 
-    def _complain(self, error: Exception) -> None:
+    def complain(self, error: Exception) -> None:
         """Keep the reason, and warn of it at most every 30 s."""
         import logging
 
