@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -293,6 +294,21 @@ def test_a_record_that_is_no_frame_becomes_a_dead_letter(value: bytes | None, re
     assert letter.payload == (value or b"")[: len(letter.payload)]
     assert letter.key == f"stream/p.observation.v1/3/1/{zlib.crc32(value or b''):08x}"
     assert state.counts.undecodable == 1
+
+
+def test_a_frame_that_no_sink_takes_is_kept_if_wanted() -> None:
+    """As one dead letter under its id, besides the Stats; by default it is only counted."""
+    config = msgspec.structs.replace(FAST, sinks=("loki",), unrouted="dead_letter")
+    value = frame([(1, 1.0, 1.0), (2, 2.0, 2.0)], seq=4)
+    outputs = folded(fresh(config), (1, value), (2, value), (3, frame([], seq=5, end=True)))
+    (letter,) = letters_in(outputs)
+
+    assert (letter.sink, letter.reason) == ("stream", "no_route")
+    assert letter.key == f"stream/{named(0).hex()}/observation/4"
+    assert letter.payload == value
+    assert stats_in(outputs)
+    quiet = msgspec.structs.replace(config, unrouted="count")
+    assert letters_in(folded(fresh(quiet), (1, value))) == []
 
 
 def test_one_bad_event_does_not_spoil_its_frame() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from mlops_events.schemas import DecodeError, FrameEncoder, Origin
+from mlops_events.schemas.deadletters import decode_dead_letter
 from mlops_events.schemas.frame import Row, Series, decode_frame, decode_stats
 from mlops_events.schemas.health import Counters
 from mlops_events.schemas.topics import Topics
@@ -26,6 +28,7 @@ TOPICS = Topics("t")
 RAW = TopicPartition(TOPICS.raw("observation"), 0)
 CHECKPOINTS = TopicPartition(TOPICS.checkpoints, 0)
 SINK = TopicPartition(TOPICS.sink("sqlite"), 0)
+DEAD = TopicPartition(TOPICS.dead_letters, 0)
 STATS = TopicPartition(TOPICS.stats, 0)
 SECOND = 1_000_000_000
 GROUP = "g"
@@ -304,8 +307,40 @@ async def test_an_undelivered_output_ends_the_worker_uncommitted(lab: Lab, miner
     lab.write(miner.frame())
     await lab.take()
 
-    assert await lab.failure() == "RuntimeError: refused"
+    failure = await lab.failure()
+    assert "t.sink.sqlite.v1, partition 0, does not take" in failure
+    assert "refused" in failure
     assert lab.kafka.commits == {RAW: 0}
+
+
+async def test_events_without_a_sink_are_counted_and_named_once(
+    lab: Lab, miner: Miner, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are in their raw topic and nowhere else, so somebody should know."""
+    lab.start(sinks=("loki",), checkpoint_s=1000)
+    await lab.ready()
+    for _ in range(2):
+        lab.write(miner.frame())
+        await lab.take(miner.frames - 1)
+        await until(lambda: lab.counters.total("dropped", "no_route") == miner.frames)
+
+    assert [r.message for r in caplog.records].count("no sink takes events of this kind") == 1
+
+
+async def test_a_dead_letter_says_how_often_its_record_was_redriven(lab: Lab, until: Any) -> None:
+    """It counts by its reason, and has a key of its own."""
+    lab.start(checkpoint_s=1000)
+    await lab.ready()
+    lab.write(b"junk", b"junk")
+    first, second = lab.logs.records[RAW]
+    lab.logs.records[RAW] = [first, second._replace(headers=[("redriven", b"2")])]
+    await lab.take()
+    await until(lambda: len(lab.values(DEAD)) == 2)
+
+    new, again = map(decode_dead_letter, lab.values(DEAD))
+    assert (new.redriven, again.redriven) == (0, 2)
+    assert again.key == f"stream/{RAW.topic}/0/1/{zlib.crc32(b'junk'):08x}#2"
+    assert lab.counters.total("dropped", "dead_letter_undecodable") == 2
 
 
 async def test_a_batch_that_is_not_folded_to_its_end_ends_the_worker(lab: Lab) -> None:

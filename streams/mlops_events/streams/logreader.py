@@ -52,6 +52,11 @@ class LogRecord(Protocol):
         """Its content."""
         ...
 
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """What is said about it."""
+        ...
+
 
 class LogConsumer(Protocol):
     """What is used of aiokafka's consumer."""

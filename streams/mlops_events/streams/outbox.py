@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from mlops_events.schemas.errors import MlopsEventsError
 from mlops_events.streams.logreader import TopicPartition
 from mlops_events.streams.offsets import Ticket
 
-__all__ = ["BatchBuilder", "BatchProducer", "Outbox"]
+__all__ = ["BatchBuilder", "BatchProducer", "DeliveryError", "Outbox"]
 
 MAX_BYTES: Final = 32 << 20
 """Not yet acknowledged, over all partitions; whoever fills the outbox waits above it."""
+
+
+class DeliveryError(MlopsEventsError):
+    """Records could not be delivered: the message says to which topic, and why."""
 
 
 class BatchBuilder(Protocol):
@@ -87,7 +92,7 @@ class Outbox:
         self._ready: deque[_Lane] = deque()
         self._wake = asyncio.Event()
         self._moved = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._failure: DeliveryError | None = None
         self.pending_bytes = 0
 
     @property
@@ -124,7 +129,7 @@ class Outbox:
         """Send until cancelled.
 
         Raises:
-            Exception: why a batch could not be delivered.
+            DeliveryError: a batch could not be delivered.
         """
         while True:
             await self._wake.wait()
@@ -157,7 +162,12 @@ class Outbox:
     def _arrived(self, lane: _Lane, parcel: _Parcel, sent: "asyncio.Future[Any]") -> None:
         failure = asyncio.CancelledError() if sent.cancelled() else sent.exception()
         if failure is not None:
-            self._failure = self._failure or failure
+            if self._failure is None:
+                self._failure = DeliveryError(
+                    f"{lane.tp.topic}, partition {lane.tp.partition}, does not take what belongs "
+                    f"there: {failure!r}"
+                )
+                self._failure.__cause__ = failure
             self._wake.set()
             return
         self.pending_bytes -= parcel.size

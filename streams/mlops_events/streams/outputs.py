@@ -7,8 +7,10 @@ import msgspec
 
 from mlops_events.schemas.deadletters import (
     dead_letter_headers,
+    decode_dead_letter,
     encode_dead_letter,
     event_key,
+    frame_key,
     make_dead_letter,
     record_key,
 )
@@ -51,7 +53,17 @@ class StatsOut(_Record, frozen=True, kw_only=True):
 
 
 class DeadLetterOut(_Record, frozen=True, kw_only=True):
-    """A record, or an event inside a good frame, that cannot be read."""
+    """A record, or an event inside a good frame, that goes no further; `reason` says why."""
+
+    reason: str
+
+    def failed_again(self, times: int) -> "DeadLetterOut":
+        """Return the letter that it is if its record had been redriven so often."""
+        found = decode_dead_letter(self.value)
+        letter = msgspec.structs.replace(found, key=f"{found.key}#{times}", redriven=times)
+        return msgspec.structs.replace(
+            self, key=letter.key.encode(), value=encode_dead_letter(letter)
+        )
 
 
 Output: TypeAlias = FrameOut | StatsOut | DeadLetterOut
@@ -83,6 +95,7 @@ class OutputEncoder:
         self._frames = routes.of(kind)
         self._stats = routes.of("stats")
         self._tags = settings.tags
+        self._keep_unrouted = settings.unrouted == "dead_letter"
         self._kind = kind
         self._topic = topics.raw(kind)
         self._dead_letters = topics.dead_letters
@@ -103,6 +116,20 @@ class OutputEncoder:
             FrameOut(topic=topic, key=key, value=value, headers=headers, count=count)
             for topic, key in label.places
         ]
+
+    def unrouted(self, frame: Frame, *, offset: int, log_ns: int) -> list[DeadLetterOut]:
+        """Return the dead letter of a frame that no sink takes, if it is to have one."""
+        if not self._keep_unrouted or not len(frame):
+            return []
+        letter = self._letter(
+            frame_key(STREAM, emitter=frame.emitter, kind=frame.kind, seq=frame.seq),
+            frame.encode(),
+            offset=offset,
+            log_ns=log_ns,
+            reason="no_route",
+            message=f"no sink of the stream takes events of kind {frame.kind}",
+        )
+        return [letter]
 
     def stats(self, emitter: bytes, origin: Origin, stats: Sequence[Stats]) -> Iterator[StatsOut]:
         """Yield the Stats of one emitter for each sink that takes them and for their own topic."""
@@ -172,6 +199,7 @@ class OutputEncoder:
             value=encode_dead_letter(letter),
             headers=dead_letter_headers(letter),
             count=1,
+            reason=reason,
         )
 
 

@@ -7,10 +7,11 @@ from typing import Final
 import msgspec
 
 from mlops_events.schemas.events import RawKind
+from mlops_events.schemas.topics import redriven_times
 from mlops_events.streams.checkpoint import Checkpoint, checkpoint_due
 from mlops_events.streams.logreader import LogRecord, TopicPartition
 from mlops_events.streams.offsets import GuardCounts, InOrderCommits, OffsetGuard, Ticket
-from mlops_events.streams.outputs import Output
+from mlops_events.streams.outputs import DeadLetterOut, Output
 from mlops_events.streams.provisional import Provisional
 from mlops_events.streams.state import PartitionState
 
@@ -81,6 +82,8 @@ class Part:
         fold = self.state.fold
         for record in records[start:end]:
             for output in fold(record.offset, record.timestamp, record.value):
+                if isinstance(output, DeadLetterOut) and (times := redriven_times(record.headers)):
+                    output = output.failed_again(times)
                 put(output, ticket)
         ticket.acknowledge()
         self._read_bytes += size

@@ -1,6 +1,6 @@
 """Settings of the stream worker."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -23,7 +23,8 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Events are routed to those of `sinks` that take their kind; `routes` names the kinds of a sink
     where the default is not wanted (`wandb=run,observation;loki=log`). `tags` are attached to
-    every event.
+    every event. Events of a kind that no sink takes are only counted, or each frame of them becomes
+    a dead letter: `unrouted`.
 
     A checkpoint is written every `checkpoint_s`; the open windows of an emitter are shown after it
     was silent for `provisional_s`. `group` is the consumer group, `<prefix>.stream` if empty;
@@ -39,6 +40,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     sinks: tuple[str, ...] = ("sqlite",)
     routes: dict[str, tuple[Kind, ...]] = {}
     tags: dict[str, str] = {}
+    unrouted: Literal["count", "dead_letter"] = "count"
     checkpoint_s: Seconds = 10.0
     provisional_s: Seconds = 60.0
     group: str = ""

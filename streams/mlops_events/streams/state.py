@@ -239,7 +239,9 @@ class PartitionState:
             self._encode.reject(frame, reject, offset=offset, log_ns=self.log_ns)
             for reject in frame.rejects
         ]
-        outputs += self._encode.frame(frame)
+        outputs += self._encode.frame(frame) or self._encode.unrouted(
+            frame, offset=offset, log_ns=self.log_ns
+        )
         refused = emitter.windows.take(frame, log_ns=self.log_ns, rules=self._rules)
         for counts in (emitter.counts, self.counts):
             counts.frames += 1

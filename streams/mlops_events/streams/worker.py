@@ -21,6 +21,7 @@ from mlops_events.streams.outputs import DeadLetterOut, FrameOut, Output, StatsO
 from mlops_events.streams.part import Part
 from mlops_events.streams.provisional import Provisional
 from mlops_events.streams.recovery import Recovery
+from mlops_events.streams.route import Routes
 from mlops_events.streams.settings import StreamSettings
 
 __all__ = ["Source", "Worker"]
@@ -132,6 +133,9 @@ class Worker:
         self._free.set()
         self._free_since = self._hungry_at = time.monotonic()
         self._sent: Counter[type[Output]] = Counter()
+        routes = Routes(topics, settings.sinks, settings.routes)
+        self._unrouted: set[RawKind] = {kind for kind in RAW_KINDS if not routes.of(kind)}
+        self._told_unrouted: set[RawKind] = set()
         self._lag = 0
         counters.gauge("lag_records", lambda: self._lag)
         counters.gauge("partitions", lambda: len(self._parts))
@@ -255,6 +259,8 @@ class Worker:
 
     def _put(self, output: Output, ticket: Ticket | None = None) -> None:
         self._sent[type(output)] += output.count
+        if isinstance(output, DeadLetterOut):
+            self._counters.dropped(f"dead_letter_{output.reason}")
         self._outbox.put(
             self._place(output.topic, output.key),
             key=output.key,
@@ -373,7 +379,10 @@ class Worker:
 
     def _count(self, parts: Iterable[Part]) -> None:
         for part in parts:
-            for name, count in part.news().items():
+            news = part.news()
+            if part.kind in self._unrouted:
+                self._count_unrouted(part.kind, news.get("events", 0) - news.get("malformed", 0))
+            for name, count in news.items():
                 if name == "events":
                     self._counters.received(part.kind, count)
                 else:
@@ -381,6 +390,15 @@ class Worker:
         for output, count in self._sent.items():
             self._counters.sent(_SENT[output], count)
         self._sent.clear()
+
+    def _count_unrouted(self, kind: RawKind, events: int) -> None:
+        """Count events that go nowhere but into their raw topic, and say so once."""
+        if events <= 0 or self._settings.unrouted != "count":
+            return
+        self._counters.dropped("no_route", events)
+        if kind not in self._told_unrouted:
+            self._told_unrouted.add(kind)
+            log.warning("no sink takes events of this kind", extra={"kind": kind})
 
     async def _failure(self) -> None:
         await self._failed
