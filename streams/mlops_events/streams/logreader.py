@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from aiokafka.structs import TopicPartition as KafkaPartition
@@ -99,6 +99,10 @@ class LogConsumer(Protocol):
         """Return where the logs end."""
         ...
 
+    async def offsets_for_times(self, timestamps: Mapping[Any, int]) -> Mapping[Any, Any]:
+        """Return the first record of each log that is not older than a time, None if none is."""
+        ...
+
 
 class LogReader:
     """Reads stretches of partitions.
@@ -130,9 +134,24 @@ class LogReader:
             )
         return {tp: Span(starts[tp], max(ends[tp], starts[tp])) for tp in partitions}
 
+    async def since(
+        self, partitions: Collection[TopicPartition], *, timestamp_ms: int
+    ) -> dict[TopicPartition, int | None]:
+        """Return the offset of the first record in each log that is not older; None if none is.
+
+        Raises:
+            TimeoutError: the broker does not say.
+        """
+        if not partitions:
+            return {}
+        asked = dict.fromkeys(_kafkas(partitions), timestamp_ms)
+        async with asyncio.timeout(_PATIENCE_S):
+            found = await self._consumer.offsets_for_times(asked)
+        return {tp: None if found.get(tp) is None else found[tp].offset for tp in partitions}
+
     async def read(
         self, spans: Mapping[TopicPartition, Span]
-    ) -> AsyncIterator[tuple[TopicPartition, LogRecord]]:
+    ) -> AsyncGenerator[tuple[TopicPartition, LogRecord], None]:
         """Yield the records of each span in the order of their offsets.
 
         Raises:
