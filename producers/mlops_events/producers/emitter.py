@@ -8,6 +8,8 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from msgspec.structs import replace
+
 from mlops_events.producers import lifetime
 from mlops_events.producers.buffer import MALFORMED
 from mlops_events.producers.clock import Clock
@@ -240,28 +242,36 @@ class Emitter:
             logger: the name of the logger that it comes from.
             fields: values beside the message.
         """
+        try:
+            self.write(
+                Log(
+                    ts=self._time(ts),
+                    level=level if type(level) is str else text(level),
+                    message=message if type(message) is str else text(message),
+                    logger=logger if type(logger) is str else text(logger),
+                    fields=fields,
+                    step=self._step(step),
+                )
+            )
+        except Exception:  # values may be anybody's objects
+            self._lanes["log"].buffer.dropped.add(MALFORMED)
+
+    def write(self, event: Log) -> None:
+        """Emit a line of log that is made already, such as by a handler of Python's logging."""
         buffer = self._lanes["log"].buffer
         try:
-            event = Log(
-                ts=self._time(ts),
-                level=level if type(level) is str else text(level),
-                message=message if type(message) is str else text(message),
-                logger=logger if type(logger) is str else text(logger),
-                fields=fields,
-                step=self._step(step),
-            )
             try:
                 encoded = _encode(event)
             except Exception:  # values may be anybody's objects
-                event = Log(
-                    ts=event.ts,
-                    level=text(level),
-                    message=text(message),
-                    logger=text(logger),
-                    fields=save(fields, self._bad),
-                    step=event.step,
+                encoded = _encode(
+                    replace(
+                        event,
+                        level=text(event.level),
+                        message=text(event.message),
+                        logger=text(event.logger),
+                        fields=save(event.fields, self._bad),
+                    )
                 )
-                encoded = _encode(event)
             buffer.put(encoded)
         except Exception:  # values may be anybody's objects
             buffer.dropped.add(MALFORMED)
@@ -405,6 +415,7 @@ class Emitter:
         self.profile = _nothing  # type: ignore[method-assign]
         self.section = _no_section  # type: ignore[method-assign]
         self.log = _nothing  # type: ignore[method-assign]
+        self.write = _nothing  # type: ignore[method-assign]
         self.update = _nothing  # type: ignore[method-assign]
 
     def _run(
