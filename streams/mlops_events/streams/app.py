@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import os
 import signal
-from contextlib import suppress
+import threading
 from functools import partial
 from typing import Any, Final
 
@@ -26,7 +27,8 @@ __all__ = ["StreamApp", "build_app", "run_stream"]
 log = logging.getLogger(__name__)
 
 DRAIN_S: Final = 10.0
-STOP_S: Final = 10.0
+STOP_S: Final = 5.0
+LEAVE_S: Final = 2.0
 HANG_S: Final = 60.0
 
 
@@ -43,6 +45,7 @@ class StreamApp(BatchApp):
         super().__init__(self.group, **_options(settings, kafka))
         self.counters = Counters("stream")
         self.worker: Worker | None = None
+        self.source = FaustSource(self)
         self._outgoing = make_producer(kafka)
         self._stream_settings = settings
         self._kafka = kafka
@@ -78,7 +81,7 @@ class StreamApp(BatchApp):
             group=self.group,
             partitions=partitions,
             place=place_keys(partitions),
-            source=FaustSource(self),
+            source=self.source,
             producer=self._outgoing,
             outbox=Outbox(self._outgoing),
             reader=partial(open_reader, self._kafka),
@@ -151,13 +154,15 @@ async def run_stream(settings: StreamSettings, kafka: KafkaSettings) -> int:
     try:
         await _run(app, watchdog, stop)
     except* ConfigError as errors:
-        misfit = _first(errors)
+        misfit, code = _first(errors), 1
     except* Exception:  # the edge: whatever it is, it is said, and the process starts anew
         log.critical("the stream cannot go on; nothing more is committed", exc_info=True)
         code = 1
     finally:
         if health is not None:
             health.close()
+        if not await _stopped(app):
+            _leave(code)
     if misfit is not None:
         raise misfit
     return code
@@ -169,24 +174,19 @@ async def _run(app: StreamApp, watchdog: Watchdog, stop: asyncio.Event) -> None:
     Raises:
         ExceptionGroup: what ended it before.
     """
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            worker = await app.open()
-            running = [
-                tasks.create_task(watchdog.run()),
-                tasks.create_task(worker.run()),
-                tasks.create_task(_run_faust(app)),
-            ]
-            await stop.wait()
-            log.info("stopping")
-            await worker.drain(within_s=DRAIN_S)
-            for task in running:
-                task.cancel()
-    finally:
-        for ending in (app.stop(), app.close()):
-            # aiokafka's consumer raises CancelledError if it stops while its broker is away
-            with suppress(TimeoutError, asyncio.CancelledError):
-                await asyncio.wait_for(ending, STOP_S)
+    async with asyncio.TaskGroup() as tasks:
+        worker = await app.open()
+        running = [
+            tasks.create_task(watchdog.run()),
+            tasks.create_task(worker.run()),
+            tasks.create_task(app.source.watch()),
+            tasks.create_task(_run_faust(app)),
+        ]
+        await stop.wait()
+        log.info("stopping")
+        await worker.drain(within_s=DRAIN_S)
+        for task in running:
+            task.cancel()
 
 
 async def _run_faust(app: StreamApp) -> None:
@@ -198,6 +198,25 @@ async def _run_faust(app: StreamApp) -> None:
     await app.start()
     await app.wait_until_stopped()
     raise MlopsEventsError(f"Faust stopped: {app.crash_reason!r}") from app.crash_reason
+
+
+async def _stopped(app: StreamApp) -> bool:
+    """Stop Faust and the producer; return whether the time sufficed."""
+    endings = await asyncio.gather(
+        *(asyncio.wait_for(ending, STOP_S) for ending in (app.stop(), app.close())),
+        return_exceptions=True,  # of aiokafka's consumer a CancelledError if its broker is away
+    )
+    for reason in endings:
+        if reason is not None:
+            log.warning("not stopped cleanly", extra={"reason": repr(reason)})
+    return not any(isinstance(reason, TimeoutError) for reason in endings)
+
+
+def _leave(code: int) -> None:
+    """Let the process end soon, though a thread of Faust's may still wait for a broker that hangs."""
+    leaving = threading.Timer(LEAVE_S, os._exit, [code])
+    leaving.daemon = True
+    leaving.start()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALL_S: Final = 10.0
+WATCH_S: Final = 0.25
 FETCH_WAIT_MS: Final = 100
 
 
@@ -35,17 +36,30 @@ class FaustSource:
         self._app = app
 
     async def prepare(self) -> None:
-        """Keep fetches short, so that a quiet partition does not hold up a busy one.
+        """Keep fetches short, and a static member from coming back under a name that it lost."""
 
-        aiokafka has one fetch per broker under way. Faust lets one wait 1.5 s for records of
-        partitions that have none, and meanwhile nothing is fetched from those that have.
+        async def prepare(consumer: Any) -> None:
+            _shorten_fetches(consumer._fetcher)  # noqa: SLF001 - Faust has no setting for it
+            _stay_out(consumer._coordinator)  # noqa: SLF001 - aiokafka has none
+
+        await self._ask(prepare)
+
+    async def watch(self) -> None:
+        """Wait until the group's side of the consumer has failed, and raise why.
+
+        aiokafka keeps such an error for its own `getmany`, which Faust reads past. Unseen, it
+        ends the heartbeats, and this process would stay a reader of whom the group knows nothing.
+
+        Raises:
+            KafkaError: what went wrong.
         """
-
-        async def shorten(consumer: Any) -> None:
-            fetcher = consumer._fetcher  # noqa: SLF001 - Faust has no setting for it
-            fetcher._fetch_max_wait_ms = min(fetcher._fetch_max_wait_ms, FETCH_WAIT_MS)  # noqa: SLF001
-
-        await self._ask(shorten)
+        while True:
+            await asyncio.sleep(WATCH_S)
+            consumer = self._app.consumer._thread._consumer  # noqa: SLF001
+            coordinator = None if consumer is None else consumer._coordinator  # noqa: SLF001
+            error = None if coordinator is None else coordinator._pending_exception  # noqa: SLF001
+            if error is not None:
+                raise error
 
     async def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read on from these offsets, as far as their partitions are still held."""
@@ -119,3 +133,34 @@ class FaustSource:
 
         answer: T = await thread.call_thread(inside)
         return answer
+
+
+def _shorten_fetches(fetcher: Any) -> None:
+    """Let a quiet partition not hold up a busy one.
+
+    aiokafka has one fetch per broker under way. Faust lets one wait 1.5 s for records of
+    partitions that have none, and meanwhile nothing is fetched from those that have.
+    """
+    fetcher._fetch_max_wait_ms = min(fetcher._fetch_max_wait_ms, FETCH_WAIT_MS)  # noqa: SLF001
+
+
+def _stay_out(coordinator: Any) -> None:
+    """Make it an error, which ends the process, that the group does not know a static member.
+
+    Then another process has joined under its name, or it stood still for longer than its session.
+    aiokafka would join again and take the name back, and so would the other one, for ever.
+    """
+    name, forget = coordinator._group_instance_id, coordinator.reset_generation  # noqa: SLF001
+    if not name or "reset_generation" in vars(coordinator):
+        return
+
+    def lost() -> None:
+        if coordinator._closing.done():  # noqa: SLF001
+            forget()
+            return
+        raise KafkaError(
+            f"the group no longer knows this process as {name!r}: another one has joined with "
+            "this instance id, or this one stood still for longer than its session"
+        )
+
+    coordinator.reset_generation = lost
