@@ -1,7 +1,7 @@
 """Replays events from the raw topics into one sink, apart from live traffic."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple, Protocol
 
@@ -9,15 +9,25 @@ from mlops_events.control.replay_account import Account
 from mlops_events.control.replay_fold import ReplayFold
 from mlops_events.control.replay_state import ReplayState
 from mlops_events.sinks.base import Record
-from mlops_events.streams.logreader import LogReader, Span
+from mlops_events.streams.logreader import LogRecord, Span, TopicPartition
 
-__all__ = ["Moment", "Portions", "Replay", "ReplayWrites"]
+__all__ = ["Moment", "Portions", "Replay", "ReplayReads", "ReplayWrites"]
 
 _SAVE_S: Final = 5.0
 _SAVE_SHARE: Final = 10
 """Saving may take a tenth of the time at most."""
 
 _TICK_S: Final = 0.5
+
+
+class ReplayReads(Protocol):
+    """What is used of a LogReader."""
+
+    def read(
+        self, spans: Mapping[TopicPartition, Span]
+    ) -> AsyncGenerator[tuple[TopicPartition, LogRecord], None]:
+        """Yield the records of each span in the order of their offsets."""
+        ...
 
 
 class ReplayWrites(Protocol):
@@ -101,7 +111,7 @@ class Replay:
             self._state.account, self._records - left, self._records, seconds, self._writer.trouble
         )
 
-    async def run(self, reader: LogReader) -> None:
+    async def run(self, reader: ReplayReads) -> None:
         """Read, write and save until everything is done, or it is told to stop.
 
         Raises:
@@ -119,7 +129,7 @@ class Replay:
         self._state.done = True
         await self._save()
 
-    async def _read(self, reader: LogReader) -> None:
+    async def _read(self, reader: ReplayReads) -> None:
         spans = {
             place: Span(fold.source.next, fold.source.end) for place, fold in self._folds.items()
         }

@@ -103,6 +103,7 @@ class StateFile:
             OSError: the disk does not take it.
         """
         new = self.path.with_name(self.path.name + ".new")
+        new.touch(mode=0o600)  # samples of events are in it
         with new.open("wb") as file:
             file.write(_ENCODER.encode(state))
             file.flush()
