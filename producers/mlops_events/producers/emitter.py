@@ -129,6 +129,10 @@ class Emitter:
             netuid=netuid,
             tags=tags,
         )
+        if self.origin.tags and settings.scrub and not settings.disabled:
+            scrubber = settings.scrubber()
+            assert scrubber is not None  # noqa: S101 - it is wanted
+            self.origin = replace(self.origin, tags=scrubber.mapping(self.origin.tags))
         self._name = name or settings.run_name
         self._clock = Clock(clock)
         if transport is None and settings.kafka.brokers and not settings.disabled:
@@ -403,6 +407,7 @@ class Emitter:
             for kind in RAW_KINDS
         }
         self._worker.lanes = tuple(self._lanes.values())
+        self._worker.scrubber = settings.scrubber
         if settings.spool_dir and self.enabled:
             from mlops_events.producers.keeper import Keeper  # costs nothing where it is off
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 from threading import RLock
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from mlops_events.producers.backlog import Backlog, MemoryBacklog, Sealed
 from mlops_events.producers.buffer import MALFORMED, Buffer
@@ -12,9 +15,12 @@ from mlops_events.producers.stats import KindStats
 from mlops_events.producers.tally import Tally
 from mlops_events.producers.transport import OutRecord
 from mlops_events.schemas.events import Origin, RawKind
-from mlops_events.schemas.frame import MAX_EVENT_BYTES, FrameEncoder
+from mlops_events.schemas.frame import MAX_EVENT_BYTES, FrameEncoder, Series
 from mlops_events.schemas.topics import Topics, origin_key, raw_headers
 from mlops_events.schemas.values import ENCODER
+
+if TYPE_CHECKING:
+    from mlops_events.producers.scrub import Scrubber
 
 __all__ = ["Lane"]
 
@@ -54,6 +60,8 @@ class Lane:
         self.backlog: Backlog = MemoryBacklog()
         self.seq = 0
         self.cut = 0
+        self.scrubber: Scrubber | None = None
+        """Masks secrets in what is no plain row of numbers."""
         self._emitter = emitter
         self._origin = origin
         self._topic = topics.raw(kind)
@@ -126,7 +134,7 @@ class Lane:
                 closed_ns=self._clock.now(),
                 accepted=self._accepted,
                 dropped=self.buffer.dropped.total(),
-                series=[self.table.registered[sid] for sid in self._sids],
+                series=[self._series(sid) for sid in self._sids],
                 end=end,
             )
             self.backlog.append(self.sealed(self.seq, len(events), value))
@@ -178,6 +186,8 @@ class Lane:
 
     def _add(self, event: bytes, sid: int) -> None:
         """Put an event into the open frame, with its series if it has one."""
+        if self.scrubber is not None and event[:1] != _ROW:
+            event = self.scrubber.event(event)
         size = len(event)
         if size > MAX_EVENT_BYTES:
             series = self.table.registered[sid] if sid >= 0 else None
@@ -191,6 +201,13 @@ class Lane:
             self._sids[sid] = None
         self._open.append(event)
         self._open_bytes += size
+
+    def _series(self, sid: int) -> Series:
+        """Return a series as it is sent."""
+        series = self.table.registered[sid]
+        if self.scrubber is None or not series.tags:
+            return series
+        return replace(series, tags=self.scrubber.mapping(series.tags))
 
     def _settle(self, taken: int = 0) -> None:
         self.buffer.settle(self._open_bytes + self.backlog.bytes, taken=taken)

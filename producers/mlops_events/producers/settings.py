@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import msgspec
 
 from mlops_events.schemas.settings import KafkaSettings, load, variable
 from mlops_events.schemas.text import parse
+
+if TYPE_CHECKING:
+    from mlops_events.producers.scrub import Scrubber
 
 __all__ = ["EmitterSettings"]
 
@@ -25,6 +28,10 @@ class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
     emitter keeps up to `spool_bytes`; beyond that the oldest frames are dropped, or with
     `spool_drops=newest` new ones wait in memory. `spool_sync` has each frame on the disk, so that it
     survives a power cut, too.
+
+    Keys, tokens, passwords and paths to wallets are masked in tags, log lines and configurations
+    unless `scrub` is false; `scrub_patterns` are more regular expressions, and
+    `scrub_private_addresses` masks addresses of private networks.
     """
 
     also_read: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -59,6 +66,25 @@ class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
     spool_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
     spool_drops: Literal["oldest", "newest"] = "oldest"
     spool_sync: bool = False
+    scrub: bool = True
+    scrub_patterns: tuple[str, ...] = ()
+    scrub_private_addresses: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scrub_patterns:
+            self.scrubber()
+
+    def scrubber(self) -> "Scrubber | None":
+        """Return what masks secrets, None if nothing does.
+
+        Raises:
+            ValueError: a pattern is no regular expression.
+        """
+        if not self.scrub:
+            return None
+        from mlops_events.producers.scrub import Scrubber
+
+        return Scrubber(self.scrub_patterns, private_addresses=self.scrub_private_addresses)
 
     @classmethod
     def from_environment(cls) -> Self:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mlops_events.producers.keeper import Keeper
     from mlops_events.producers.loop import Signal
+    from mlops_events.producers.scrub import Scrubber
 
 __all__ = ["Pace", "Worker"]
 
@@ -64,6 +65,8 @@ class Worker:
     def __init__(self, *, transport: Transport, clock: Clock, pace: Pace) -> None:
         self.lanes: Sequence[Lane] = ()
         self.spool: Keeper | None = None
+        self.scrubber: Callable[[], Scrubber | None] = lambda: None
+        """Makes what masks secrets, in the thread."""
         self.ended = False
         self.error = ""
         self._transport = transport
@@ -148,6 +151,9 @@ class Worker:
 
             from mlops_events.producers.loop import run
 
+            scrubber = self.scrubber()
+        for lane in self.lanes:
+            lane.scrubber = scrubber
         try:
             run(self._run())
         except Exception as error:  # the edge of a thread in somebody else's program
