@@ -8,19 +8,25 @@ import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from mlops_events.schemas import FrameEncoder, Log, Origin, Profile, Run
+from mlops_events.schemas import DeadLetter, FrameEncoder, Log, Origin, Profile, Run
+from mlops_events.schemas.deadletters import decode_dead_letter
 from mlops_events.schemas.events import RAW_KINDS, RawKind
 from mlops_events.schemas.frame import Row, Series
+from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.schemas.topics import Topics, origin_key, raw_headers, topic_specs
 from mlops_events.schemas.values import ENCODER
+from mlops_events.streams.clients import open_reader
+from mlops_events.streams.logreader import TopicPartition
 
 PARTITIONS = 3
 SECOND = 1_000_000_000
@@ -32,9 +38,11 @@ TABLES = ("emitters", "sent", "frames", "series", "event", "stats", "runs")
 
 
 class Frame(NamedTuple):
-    """A frame as it is sent: of which kind, and its bytes."""
+    """A frame as it is sent: of which kind, its number, how many events, and its bytes."""
 
     kind: RawKind
+    seq: int
+    events: int
     value: bytes
 
 
@@ -61,7 +69,7 @@ class Node:
             end=end,
         )
         self._seq[kind] += 1
-        return Frame(kind, value)
+        return Frame(kind, self._seq[kind] - 1, len(events), value)
 
     def observations(self, times: Iterable[int], *, end: bool = False) -> Frame:
         """Return the next frame of observations; their values follow from their times."""
@@ -117,19 +125,38 @@ class Lab:
         if self._producer is not None:
             await self._producer.stop()
 
-    async def send(self, node: Node, *frames: Frame, at_ns: int | None = None) -> None:
-        """Write frames of a node; where the topics allow it, as if they arrived at that time."""
+    async def send(
+        self, node: Node, *frames: Frame, at_ns: int | None = None, topic: str = ""
+    ) -> None:
+        """Write frames of a node; where the topics allow it, as if they arrived at that time.
+
+        Args:
+            node: whose they are.
+            frames: each in the topic of its kind.
+            at_ns: when they arrive; now if None.
+            topic: another topic than theirs.
+        """
         arriving = [
             await self._producer.send(
-                self.topics.raw(frame.kind),
+                topic or self.topics.raw(frame.kind),
                 frame.value,
                 key=origin_key(node.origin),
-                headers=raw_headers(node.origin, kind=frame.kind, emitter=node.id, seq=0, count=1),
+                headers=raw_headers(
+                    node.origin, kind=frame.kind, emitter=node.id, seq=frame.seq, count=frame.events
+                ),
                 timestamp_ms=None if at_ns is None else at_ns // 1_000_000,
             )
             for frame in frames
         ]
         await asyncio.gather(*arriving)
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        """Return all dead letters."""
+        kafka = KafkaSettings(brokers=self._brokers, prefix=self.topics.prefix)
+        places = [TopicPartition(self.topics.dead_letters, n) for n in range(PARTITIONS)]
+        async with open_reader(kafka) as reader:
+            logs = await reader.bounds(places)
+            return [decode_dead_letter(r.value) async for _, r in reader.read(logs)]
 
     def start(self, *arguments: str, store: str = "live.db") -> Any:
         """Start a command of mlops-pipeline; its sink writes to this file."""
@@ -308,6 +335,43 @@ async def test_a_day_old_range_with_late_events_equals_the_truth(lab: Lab) -> No
     assert account["filtered"]["repeat"] == 3 * 20 * 30
     assert account["filtered"]["other_run"] == 3 * 60
     assert (account["windows_cut"], account["beyond_slack"]) == (3 * 2, 0)
+
+
+async def test_a_replay_writes_while_the_sink_delivers(lab: Lab) -> None:
+    """Into one SQLite file at the same time; what it refuses becomes a dead letter."""
+    await lab.open(timestamps="CreateTime")
+    old, new = Node(1), Node(2)
+    begin = (time.time_ns() - 26 * HOUR) // WINDOW * WINDOW
+    odd = Row(0, begin, 0, [msgspec.msgpack.Ext(5, b"what JSON cannot hold"), 1])
+    await lab.send(old, old.frame("observation", [odd]), at_ns=begin)
+    for first in range(begin, begin + 200 * SECOND, SECOND):
+        await lab.send(
+            old, old.observations(range(first, first + SECOND, SECOND // 50)), at_ns=first
+        )
+    sink = lab.start("sink", "sqlite")
+    await lab.send(new, new.observations([begin]), topic=lab.topics.sink("sqlite"))
+    await lab.until(lambda: lab.count() == 1)
+    replay = lab.replay("observation", begin, begin + HOUR, "--rate", "2500/s")
+    sent = 1
+    while replay.poll() is None:
+        await lab.send(new, new.observations([begin + sent]), topic=lab.topics.sink("sqlite"))
+        sent += 1
+        await asyncio.sleep(0.02)
+    account = await lab.done(replay)
+    await lab.until(lambda: lab.count() == 10_000 + sent)
+    sink.signal(signal.SIGTERM)
+    code = await asyncio.to_thread(sink.wait)
+
+    assert code == 0, sink.stderr()
+    assert (account["read"], account["written"], account["dead_lettered"]) == (10_001, 10_000, 1)
+    order = lab.query(
+        "SELECT m.uid FROM frames f JOIN emitters m ON m.id = f.emitter ORDER BY f.id"
+    )
+    assert sum(a != b for a, b in pairwise(order)) >= 4, "one wrote only after the other"
+    assert lab.query("PRAGMA integrity_check") == [("ok",)]
+    (letter,) = await lab.dead_letters()
+    assert (letter.sink, letter.reason) == ("sqlite", "unencodable")
+    assert letter.topic == lab.topics.raw("observation")
 
 
 @pytest.mark.parametrize("events", [int(os.environ.get("REPLAY_EVENTS", "50000"))])
