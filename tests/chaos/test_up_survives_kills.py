@@ -22,6 +22,7 @@ ROUNDS = 3
 WRONG = (
     *("lost", "changed", "duplicates", "extra", "unsent", "tail", "unknown_tail", "dead_letters"),
     *("windows_missing", "windows_wrong", "windows_extra", "late", "too_old", "ahead"),
+    *("fleet_partial", "fleet_wrong"),
 )
 
 
@@ -79,17 +80,18 @@ def killed_and_verified(
 
 
 def test_every_process_may_be_killed(up: Callable[..., Any], tmp_path: Path, until: Any) -> None:
-    """The stream worker, the sink, the embedded broker and its store, in any order."""
+    """The stream worker, the fleet service, the sink, the broker and its store, in any order."""
     victims = Victims(tmp_path / "data", until)
-    names = ["stream", "sink-sqlite", "broker", "store"]
+    names = ["stream", "fleet", "sink-sqlite", "broker", "store"]
     found = killed_and_verified(up, victims, names, until)
 
     assert {name: found[name] for name in WRONG} == dict.fromkeys(WRONG, 0)
     assert found["emitted"] == found["stored"] > 1000
     assert found["windows_checked"] == found["windows_expected"] > 300
+    assert found["fleet_checked"] > 100
 
 
-def test_on_real_kafka_the_worker_and_the_sink_may_be_killed(
+def test_on_real_kafka_the_services_may_be_killed(
     up: Callable[..., Any],
     kafka: str,
     prefix: str,
@@ -100,9 +102,10 @@ def test_on_real_kafka_the_worker_and_the_sink_may_be_killed(
     """As with the embedded broker."""
     monkeypatch.setenv("MLOPS_EVENTS_KAFKA_PREFIX", prefix)
     victims = Victims(tmp_path / "data", until)
-    names = ["stream", "sink-sqlite"]
+    names = ["stream", "fleet", "sink-sqlite"]
     found = killed_and_verified(up, victims, names, until, "--brokers", kafka)
 
     assert {name: found[name] for name in WRONG} == dict.fromkeys(WRONG, 0)
     assert found["emitted"] == found["stored"] > 1000
     assert found["windows_checked"] == found["windows_expected"] > 300
+    assert found["fleet_checked"] > 100

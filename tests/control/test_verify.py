@@ -11,16 +11,21 @@ import pytest
 
 from mlops_events.control.truth import Truth, WindowRules, give_up_large
 from mlops_events.control.verify import Report, verify
+from mlops_events.control.verify_fleet import fleet_has_arrived
 from mlops_events.producers import EmitterSettings
 from mlops_events.producers.simulate import FleetSettings, run_fleet
 from mlops_events.producers.testing import MemoryTransport
 from mlops_events.producers.truth import Truth as TruthWriter
-from mlops_events.schemas.events import RAW_KINDS
-from mlops_events.schemas.frame import decode_frame, decode_stats
+from mlops_events.schemas.events import RAW_KINDS, Log, Origin
+from mlops_events.schemas.frame import StatsFrame, decode_frame, decode_stats
 from mlops_events.schemas.topics import Topics
 from mlops_events.sinks.base import Batch, FrameRecord, Record, StatsRecord
 from mlops_events.sinks.sqlite import SQLiteSettings, SQLiteSink
 from mlops_events.sinks.sqlite_store import SQLiteStore
+from mlops_events.streams.crew import Crews
+from mlops_events.streams.derived import DerivedLog
+from mlops_events.streams.fleet import Fleet
+from mlops_events.streams.fleetsettings import FleetStatsSettings
 from mlops_events.streams.outputs import FrameOut, StatsOut
 from mlops_events.streams.settings import StreamSettings
 from mlops_events.streams.state import PartitionState
@@ -72,6 +77,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(folder: Path, transports: list[MemoryTransport]) -> None:
     """Take what was sent through our streams into our sink."""
     settings, topics = StreamSettings(), Topics("t")
+    fleet_settings = FleetStatsSettings()
+    fleet = Fleet(fleet_settings, Crews(fleet_settings))
     records: list[Record] = []
     for kind in RAW_KINDS:
         state = PartitionState(settings, topics=topics, kind=kind, partition=0)
@@ -79,12 +86,22 @@ def store(folder: Path, transports: list[MemoryTransport]) -> None:
         for offset, value in enumerate(values):
             now_ms = (START + 40 * SECOND) // 1_000_000
             for out in state.fold(offset, now_ms, value):
+                if out.topic == topics.stats:
+                    fleet.take(decode_stats(out.value), log_ns=now_ms * 1_000_000)
                 if out.topic == topics.sink("sqlite"):
                     place = {"topic": out.topic, "partition": 0, "offset": len(records)}
                     if isinstance(out, FrameOut):
                         records.append(FrameRecord(frame=decode_frame(out.value), **place))
                     elif isinstance(out, StatsOut):
                         records.append(StatsRecord(frame=decode_stats(out.value), **place))
+    for made in fleet.rest(now_ns=START + 60 * SECOND):
+        frame = StatsFrame(emitter=made.emitter, origin=made.origin, stats=made.stats)
+        place = {"topic": topics.sink("sqlite"), "partition": 0, "offset": len(records)}
+        records.append(StatsRecord(frame=frame, **place))
+    line = Log(ts=START, level="info", message="ours", logger="mlops_events.fleet")
+    said = DerivedLog(emitter=bytes(16), origin=Origin(run="simulation"), log=line).frame()
+    place = {"topic": topics.sink("sqlite"), "partition": 0, "offset": len(records)}
+    records.append(FrameRecord(frame=said, **place))
 
     async def write() -> None:
         sink = SQLiteSink(SQLiteSettings(path=folder / "events.db"))
@@ -136,6 +153,8 @@ def test_a_sound_store_is_found_sound(check: Callable[..., Report]) -> None:
     assert report.windows_expected == report.windows_checked > 300
     assert report.emitters > 8
     assert report.non_finite > 0
+    assert report.fleet_checked > 200
+    assert (report.fleet_partial, report.fleet_wrong, report.derived) == (0, 0, 1)
     assert report.unknown_tail == report.foreign == report.dropped == report.unsent == 0
 
 
@@ -154,6 +173,56 @@ A_WINDOW = """(emitter, kind, name, field, by, size, start) = (
     WHERE name = 'system' AND field = 'cpu_percent' LIMIT 1)"""
 THE_END = """(
     SELECT max(e.id) FROM event e JOIN series s ON s.id = e.series WHERE s.kind = 'run')"""
+
+
+A_FLEET = """(emitter, kind, name, field, by, size, start) = (
+    SELECT emitter, kind, name, field, by, size, start FROM stats
+    WHERE nodes = 2 AND field = 'loss' LIMIT 1)"""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("mean = mean * 1.0001", "mean is"),
+        ("nodes = 3", "nodes is 3, numpy has 2"),
+        ("median_of_medians = NULL", "median_of_medians is None"),
+        ("count = count + 1", "count is"),
+    ],
+)
+def test_a_wrong_window_of_a_fleet_is_found(
+    check: Callable[..., Report], change: str, problem: str
+) -> None:
+    """And what is wrong with it."""
+    report = check(f"UPDATE stats SET {change} WHERE {A_FLEET}")
+
+    assert not report.ok
+    assert (report.fleet_wrong, report.fleet_partial, report.windows_wrong) == (1, 0, 0)
+    assert problem in report.problems[0]
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM stats", "UPDATE stats SET revision = 1"])
+def test_a_window_of_a_fleet_that_lacks_a_node_is_counted(
+    check: Callable[..., Report], damage: str
+) -> None:
+    """What a node adds may come when its window is kept no longer."""
+    report = check(f"{damage} WHERE {A_FLEET}")
+
+    assert report.ok
+    assert (report.fleet_wrong, report.fleet_partial) == (0, 1)
+
+
+def test_it_is_known_when_the_fleets_windows_have_arrived(sound: Path, tmp_path: Path) -> None:
+    """One that lacks a node has not."""
+    with sqlite3.connect(sound / "events.db") as db:
+        db.execute("VACUUM INTO ?", (str(tmp_path / "events.db"),))
+    db.close()
+    with SQLiteStore(tmp_path / "events.db") as reader:
+        whole = fleet_has_arrived(reader)
+        with sqlite3.connect(tmp_path / "events.db") as db:
+            db.execute(f"UPDATE stats SET revision = revision - 1 WHERE {A_FLEET}")
+        db.close()
+
+        assert (whole, fleet_has_arrived(reader)) == (True, False)
 
 
 def test_a_deleted_event_is_lost(check: Callable[..., Report]) -> None:

@@ -3,13 +3,14 @@
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from mlops_events.control.snapshot import Moment, Snapshot
 from mlops_events.control.supervise import Child, Program
 from mlops_events.control.verify import Report
-from mlops_events.control.view import TerminalDisplay, summary
+from mlops_events.control.view import TerminalDisplay, screen, summary
 from mlops_events.schemas.events import EventId, Log, Observation, Origin, Stats
 from mlops_events.sinks.sqlite_store import Sent, StoredEmitter, StoredEvent, StoredStats
 
@@ -98,6 +99,42 @@ def test_without_a_terminal_there_are_lines(plain: TerminalDisplay, out: io.Stri
         out.getvalue().splitlines()[-1],
     ]
     assert "miner/7 training.loss n=8 mean=2.5 min=1 max=4 median=2.25" in out.getvalue()
+
+
+def of_fleet(*, version: str, nodes: int, missing: int, name: str = "training") -> StoredStats:
+    return StoredStats(
+        emitter=version.ljust(16).encode(),
+        origin=Origin(run="r", role="miner", version=version),
+        stats=Stats(
+            kind="observation",
+            name=name,
+            field="loss",
+            start=NOW - 20 * SECOND,
+            size=10 * SECOND,
+            revision=9,
+            final=not missing,
+            count=9,
+            nodes=nodes,
+            nodes_missing=missing,
+        ),
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_each_version_has_a_line_with_its_nodes(out: io.StringIO, width: int) -> None:
+    """By the series that most nodes have; it fits a narrow terminal."""
+    fleet = [
+        of_fleet(version="1.4.0", nodes=120, missing=3),
+        of_fleet(version="1.4.0", nodes=7, missing=0, name="gpu"),
+        of_fleet(version="1.5.0", nodes=8, missing=0),
+    ]
+    now = moment(msgspec.structs.replace(busy(), fleet=fleet))
+    console = Console(file=out, width=width, color_system=None)
+    console.print(screen(now, {}))
+
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    at = lines.index(["fleet", "version", "reporting", "missing"])
+    assert lines[at + 1 : at + 3] == [["miner", "1.4.0", "120", "3"], ["miner", "1.5.0", "8"]]
 
 
 def test_lines_do_not_come_too_often(plain: TerminalDisplay, out: io.StringIO) -> None:

@@ -21,6 +21,7 @@ QUICK = {
 ZEROS = (
     *("lost", "changed", "duplicates", "extra", "dropped", "unsent", "tail", "unknown_tail"),
     *("foreign", "dead_letters", "windows_missing", "windows_wrong", "windows_extra", "late"),
+    *("fleet_partial", "fleet_wrong"),
 )
 
 
@@ -62,7 +63,7 @@ def stored(folder: Path) -> int:
 
 
 def all_running(state: dict[str, Any]) -> bool:
-    names = {"store", "broker", "stream", "sink-sqlite", "simulate"}
+    names = {"store", "broker", "stream", "fleet", "sink-sqlite", "simulate"}
     return names <= state.get("processes", {}).keys() and all(state["processes"].values())
 
 
@@ -76,6 +77,7 @@ def test_a_fleet_is_stored_and_verified(up: Callable[..., Any], tmp_path: Path) 
     assert {name: found[name] for name in ZEROS} == dict.fromkeys(ZEROS, 0)
     assert found["emitted"] == found["stored"] > 500
     assert found["windows_checked"] == found["windows_expected"] > 100
+    assert found["fleet_checked"] > 50
     assert "first events after" in process.stderr()
     assert "first aggregates after" in process.stderr()
     assert list(tmp_path.iterdir()) == []
@@ -98,6 +100,7 @@ def test_a_fleet_is_stored_and_verified_through_real_kafka(
         assert {name: found[name] for name in ZEROS} == dict.fromkeys(ZEROS, 0)
         assert found["emitted"] == found["stored"] > 100
         assert found["windows_checked"] == found["windows_expected"] > 50
+        assert found["fleet_checked"] > 20
 
 
 def test_ctrl_c_stops_every_process_and_nothing_is_lost(

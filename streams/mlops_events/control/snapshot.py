@@ -21,12 +21,16 @@ _LEVELS = ("info", "warning", "error", "critical")
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored: counts by kind, nodes, their last observations, windows and log lines."""
+    """What is stored: counts by kind, nodes, their last observations, windows and log lines.
+
+    `fleet` are the newest Stats over all nodes of a version.
+    """
 
     counts: dict[str, int] = {}
     emitters: list[StoredEmitter] = []
     latest: list[StoredEvent] = []
     windows: list[StoredStats] = []
+    fleet: list[StoredStats] = []
     logs: list[tuple[StoredEvent, Log]] = []
 
     @property
@@ -75,6 +79,7 @@ class Watch:
             emitters=store.emitters(),
             latest=store.latest(),
             windows=store.newest_windows(limit=windows),
+            fleet=store.fleet(),
             logs=store.logs(levels=_LEVELS, limit=logs),
         )
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from mlops_events.control.snapshot import Moment, Snapshot, node
 from mlops_events.control.supervise import Child
 from mlops_events.control.verify import Report
-from mlops_events.schemas.events import Log, Observation
+from mlops_events.schemas.events import Log, Observation, Stats
 from mlops_events.sinks.sqlite_store import StoredEmitter, StoredEvent, StoredStats
 
 __all__ = ["TerminalDisplay", "lines", "news", "screen", "summary"]
@@ -27,6 +27,8 @@ _NODES = 12
 _LINE_S = 2.0
 _RATE_LOOKS = 11
 _VALUES = 4
+_FLEET_NS = 600_000_000_000
+"""A version whose newest window is older is not shown any more."""
 
 
 class TerminalDisplay:
@@ -99,6 +101,7 @@ def screen(moment: Moment, rates: Mapping[str, float]) -> RenderableType:
         Text(),
         top,
         _nodes(moment),
+        _fleet(moment),
         _windows(snapshot.windows),
         _logs(snapshot.logs),
     )
@@ -203,6 +206,35 @@ def _values(event: Any) -> str:
         return ""
     values = [f"{name}={_value(value)}" for name, value in list(event.fields.items())[:_VALUES]]
     return f"{event.name} " + " ".join(values)
+
+
+def _fleet(moment: Moment) -> Table:
+    """Return how many nodes of each version report, by the series that most of them have."""
+    table = _table("fleet", "version", ">reporting", ">missing")
+    fullest: dict[tuple[str, str, str], StoredStats] = {}
+    for found in moment.snapshot.fleet:
+        stats, origin = found.stats, found.origin
+        if stats.by == "time" and moment.now_ns - stats.start - stats.size > _FLEET_NS:
+            continue
+        place = (origin.run, origin.role, origin.version)
+        known = fullest.get(place)
+        if known is None or _fullness(stats) > _fullness(known.stats):
+            fullest[place] = found
+    for (_, role, version), found in sorted(fullest.items()):
+        missing = found.stats.nodes_missing or 0
+        table.add_row(
+            _text(role),
+            _text(version),
+            str(found.stats.nodes),
+            Text(str(missing or ""), "yellow"),
+        )
+    if not fullest:
+        table.add_row("no window of all nodes yet", "", "", "")
+    return table
+
+
+def _fullness(stats: Stats) -> tuple[int, int]:
+    return stats.nodes or 0, stats.start
 
 
 def _windows(windows: Sequence[StoredStats]) -> Table:

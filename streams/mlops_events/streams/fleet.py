@@ -1,21 +1,17 @@
 """Aggregates over all nodes of a run, role and version, from the Stats of each."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable
-from contextlib import suppress
-from math import fsum, isfinite
+from collections.abc import Iterable
 from typing import Final, NamedTuple
-
-import msgspec
 
 from mlops_events.schemas.events import Origin, Stats, StatsKey
 from mlops_events.schemas.frame import StatsFrame
+from mlops_events.streams.combine import Report, combine, share
 from mlops_events.streams.crew import Channel, Crews, Group, Node
 from mlops_events.streams.derived import derive_emitter
-from mlops_events.streams.figures import summarise
 from mlops_events.streams.fleetsettings import FleetStatsSettings
 
-__all__ = ["Fleet", "FleetOut", "combine", "fleet_emitter"]
+__all__ = ["Fleet", "FleetOut", "fleet_emitter"]
 
 _FORGOTTEN: Final = 100_000
 
@@ -28,28 +24,16 @@ class FleetOut(NamedTuple):
     stats: list[Stats]
 
 
-class _Report(msgspec.Struct, frozen=True, gc=False):
-    """What of one process's Stats goes into the fleet's."""
-
-    node: Node
-    revision: int
-    count: int
-    mean: float | None
-    min: float | None
-    max: float | None
-    median: float | None
-    nonfinite: int
-    first_nonfinite_step: int | None
-
-
 class _Window:
+    """A window of a group: when its first and its last Stats came, and what each process reported."""
+
     __slots__ = ("born_ns", "channel", "group", "heard_ns", "reports")
 
     def __init__(self, group: Group, channel: Channel, log_ns: int) -> None:
         self.group = group
         self.channel = channel
         self.born_ns = self.heard_ns = log_ns
-        self.reports: dict[bytes, _Report] = {}
+        self.reports: dict[bytes, Report] = {}
 
 
 class _Published(NamedTuple):
@@ -98,7 +82,7 @@ class Fleet:
         self._crews.hear(origin, frame.emitter, final, log_ns=log_ns)
         group, node = Group.of(origin), Node.of(origin)
         emitter = fleet_emitter(group)
-        self._origins[group] = _shared(self._origins.get(group), origin, group)
+        self._origins[group] = share(self._origins.get(group), origin, group)
         for stats in final:
             self._add(group, stats.key(emitter), node, frame.emitter, stats, log_ns)
         while self.held > self._settings.max_windows:
@@ -146,7 +130,7 @@ class Fleet:
             del self._published[key]
         used = {(w.group, w.channel) for w in self._windows.values()}
         self._began = {place: ns for place, ns in self._began.items() if place in used}
-        groups = {group for group, _ in used}
+        groups = {group for group, _ in used} | {group for group, _ in self._leaving}
         self._origins = {g: origin for g, origin in self._origins.items() if g in groups}
 
     def _note(self, key: StatsKey, revision: int, log_ns: int) -> None:
@@ -177,17 +161,7 @@ class Fleet:
         self.held += known is None
         window.born_ns = min(window.born_ns, log_ns)
         window.heard_ns = max(window.heard_ns, log_ns)
-        window.reports[process] = _Report(
-            node=node,
-            revision=stats.revision,
-            count=stats.count,
-            mean=stats.mean,
-            min=stats.min,
-            max=stats.max,
-            median=stats.median,
-            nonfinite=stats.nonfinite,
-            first_nonfinite_step=stats.first_nonfinite_step,
-        )
+        window.reports[process] = Report.of(stats, node)
         self._changed[key] = None
 
     def _publish(
@@ -245,93 +219,7 @@ def fleet_emitter(group: Group) -> bytes:
     return derive_emitter("fleet", *group)
 
 
-def combine(key: StatsKey, reports: Collection[_Report], *, missing: int) -> Stats:
-    """Return the Stats of a window over all nodes; the order of the reports means nothing.
-
-    The processes of one node in a window, two only where it was replaced, are one node: its median
-    is that of the one with most samples.
-
-    Args:
-        key: of the window, with the group's emitter.
-        reports: of every process.
-        missing: how many nodes are expected and did not report.
-    """
-    largest: dict[Node, _Report] = {}
-    for report in reports:
-        other = largest.get(report.node)
-        if other is None or _weight(report) > _weight(other):
-            largest[report.node] = report
-    smallest = [r.min for r in reports if r.min is not None]
-    highest = [r.max for r in reports if r.max is not None]
-    steps = [r.first_nonfinite_step for r in reports if r.first_nonfinite_step is not None]
-    count = sum(r.count for r in reports)
-    low, high = min(smallest, default=None), max(highest, default=None)
-    mean = _mean(reports, count)
-    if mean is not None and low is not None and high is not None:
-        mean = min(max(mean, low), high)
-    return Stats(
-        kind=key.kind,
-        name=key.name,
-        field=key.field,
-        start=key.start,
-        size=key.size,
-        revision=sum(r.revision for r in reports),
-        final=missing == 0,
-        count=count,
-        mean=mean,
-        min=low,
-        max=high,
-        nonfinite=sum(r.nonfinite for r in reports),
-        first_nonfinite_step=min(steps, default=None),
-        by=key.by,
-        nodes=len(largest),
-        nodes_missing=missing,
-        median_of_medians=summarise(
-            [r.median for r in largest.values() if r.median is not None]
-        ).median,
-    )
-
-
-def _weight(report: _Report) -> tuple[int, float]:
-    """What decides whose median stands for a node; by the median itself where counts are equal."""
-    return report.count, 0.0 if report.median is None else report.median
-
-
-def _mean(reports: Iterable[_Report], count: int) -> float | None:
-    """Return the mean of all samples from the means of parts, None if there are no samples."""
-    parts = [(r.mean, r.count) for r in reports if r.mean is not None]
-    if not parts:
-        return None
-    sums = [mean * part for mean, part in parts]
-    if all(map(isfinite, sums)):
-        with suppress(OverflowError):  # finite numbers whose sum is not
-            return fsum(sums) / count
-    return fsum(mean * (part / count) for mean, part in parts)
-
-
 def _count_missing(window: _Window, expected: set[Node]) -> int:
     if not expected:
         return 0
     return len(expected - {report.node for report in window.reports.values()})
-
-
-def _shared(known: Origin | None, origin: Origin, group: Group) -> Origin:
-    """Return what all nodes of a group have in common; nothing that is one node's alone."""
-    if known is None:
-        return msgspec.structs.replace(
-            origin, uid=None, hotkey="", rank=None, node="", version=group.version
-        )
-    if known.tags == origin.tags and all(
-        getattr(known, name) == getattr(origin, name) for name in _SHARED
-    ):
-        return known
-    same = {
-        name: getattr(known, name)
-        for name in _SHARED
-        if getattr(known, name) == getattr(origin, name)
-    }
-    tags = {k: v for k, v in known.tags.items() if origin.tags.get(k) == v}
-    return Origin(run=group.run, role=group.role, version=group.version, tags=tags, **same)
-
-
-_SHARED: Final = ("project", "world_size", "environment", "group", "job_type", "netuid")

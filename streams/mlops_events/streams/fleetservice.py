@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
-from mlops_events.schemas.errors import ConfigError, DecodeError
+from mlops_events.schemas.errors import DecodeError
 from mlops_events.schemas.events import Run
 from mlops_events.schemas.frame import decode_frame, decode_stats
-from mlops_events.schemas.health import Counters, Health, serve_health
+from mlops_events.schemas.health import Counters
 from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.streams.clients import count_partitions, make_producer, open_reader
 from mlops_events.streams.crew import Crews
@@ -24,9 +23,8 @@ from mlops_events.streams.logreader import LogReader, LogRecord, Span, TopicPart
 from mlops_events.streams.outputs import Output, OutputEncoder
 from mlops_events.streams.presence import Presence
 from mlops_events.streams.settings import StreamSettings
-from mlops_events.streams.watchdog import Watchdog
 
-__all__ = ["FleetService", "run_fleet"]
+__all__ = ["FleetService"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +34,6 @@ SWEEP_S: Final = 10.0
 SEND_S: Final = 60.0
 DRAIN_S: Final = 10.0
 STOP_S: Final = 5.0
-HANG_S: Final = 60.0
 
 _MS: Final = 1_000_000
 
@@ -266,63 +263,6 @@ class FleetService:
             await asyncio.wait_for(all_acknowledged(), SEND_S)
             for one in records:
                 self.counters.sent(dict(one.headers)["kind"].decode(), one.count)
-
-
-async def run_fleet(
-    settings: FleetStatsSettings, *, stream: StreamSettings, kafka: KafkaSettings
-) -> int:
-    """Run the service until it is told to stop, and return the process's exit code.
-
-    SIGTERM and SIGINT stop it cleanly: what waits to be published is published, 0 is returned.
-    Whatever goes wrong ends it with 1, to be started again.
-
-    Raises:
-        ConfigError: settings and topics do not fit.
-    """
-    code = 0
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    service = FleetService(settings, stream=stream, kafka=kafka)
-    watchdog = Watchdog(HANG_S)
-    health = serve_health(
-        settings.health_port,
-        counters=service.counters,
-        health=Health(
-            alive=lambda: "the event loop hangs" if watchdog.behind_s > HANG_S / 2 else None,
-            ready=lambda: None if service.ready else "reading back",
-        ),
-    )
-    beating = asyncio.create_task(watchdog.run())
-    try:
-        await _unless_stopped_early(service, stop)
-    except ConfigError:
-        raise
-    except Exception:  # the edge: whatever it is, it is said, and the process starts anew
-        log.critical("the fleet service cannot go on", exc_info=True)
-        code = 1
-    finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
-        if health is not None:
-            health.close()
-    return code
-
-
-async def _unless_stopped_early(service: FleetService, stop: asyncio.Event) -> None:
-    """Run the service; before it is ready, a stop ends it at once."""
-    running = asyncio.create_task(service.run(stop))
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set() and not service.ready:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            return
-        await running
-    finally:
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
 
 
 async def _stop(producer: Any) -> None:

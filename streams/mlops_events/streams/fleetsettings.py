@@ -22,14 +22,15 @@ class FleetStatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     expected that were heard within `seen_s`. Times are those of the records.
 
     A window is published when all who are expected have reported, or `wait_s` after the last
-    report, and again when more come. It is kept for `keep_s`; at most `max_windows` windows of
+    report, and again when more come. It is kept for `keep_s`, which is best above the stream's
+    `hold_s`, after which the windows of processes that were killed are closed; at most `max_windows` windows of
     nodes are held, the oldest go first. A node of which nothing came for `missing_s`, while others
     report, is missing. `group` is the consumer group, `<prefix>.fleet` if empty.
     """
 
     wait_s: Seconds = 15.0
     seen_s: Seconds = 600.0
-    keep_s: Seconds = 3600.0
+    keep_s: Seconds = 7200.0
     missing_s: Seconds = 60.0
     max_windows: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     roster: dict[str, tuple[int | str, ...]] = {}

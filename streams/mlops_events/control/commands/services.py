@@ -117,7 +117,7 @@ def stream(config: ConfigFile = None, brokers: Brokers = None) -> int:
 )
 def fleet(config: ConfigFile = None, brokers: Brokers = None) -> int:
     """Aggregate over all nodes of a run, role and version; say who is missing and what is new."""
-    from mlops_events.streams.fleetservice import run_fleet
+    from mlops_events.streams.fleetprocess import run_fleet
     from mlops_events.streams.fleetsettings import FleetStatsSettings
 
     log_to(sys.stderr)
