@@ -37,7 +37,19 @@ def without() -> Callable[..., "subprocess.CompletedProcess[str]"]:
 
 @pytest.mark.parametrize(
     "command",
-    ["up", "stream", "sink", "tail", "topics list", "topics create", "config show", "sinks list"],
+    [
+        "up",
+        "stream",
+        "sink",
+        "tail",
+        "dead-letters list",
+        "dead-letters show",
+        "dead-letters redrive",
+        "topics list",
+        "topics create",
+        "config show",
+        "sinks list",
+    ],
 )
 def test_every_command_has_help_with_examples(command: str, capsys: Capture) -> None:
     """The examples name the command itself."""
@@ -66,6 +78,14 @@ def test_without_arguments_there_is_help(capsys: Capture) -> None:
         (["up", "--for", "0s"], "'0s' is no time to run"),
         (["tail", "--kind", "metric"], "no kind metric; kinds: run, observation, profile, log"),
         (["sink", "lokki", "--brokers", "127.0.0.1:9"], "no sink named 'lokki'"),
+        (["dead-letters", "redrive"], "say which letters: KEY..., --sink, --reason"),
+        (["dead-letters", "show"], "say which: either KEY or --offset"),
+        (["dead-letters", "show", "--offset", "x"], "'x' is no place; write PARTITION:OFFSET"),
+        (["dead-letters", "list", "--kind", "metric"], "no kind metric; kinds: run, observation"),
+        (
+            ["dead-letters", "list", "--since", "soon"],
+            "--since 'soon' is no time; write one such as",
+        ),
         (["topics", "list", "--data", "/nowhere"], "no brokers; set MLOPS_EVENTS_KAFKA_BROKERS"),
         (["stream", "--config", "/nowhere.toml"], "settings file '/nowhere.toml'"),
     ],

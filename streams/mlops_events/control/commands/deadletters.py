@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -27,10 +26,10 @@ from mlops_events.control.deadletters_plan import Account
 from mlops_events.control.deadletters_text import account_text, group_text, letter_text, list_text
 from mlops_events.control.folder import DEFAULT_FOLDER, kafka_of
 from mlops_events.control.logs import log_to
+from mlops_events.control.replay_request import parse_time
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.events import Kind
 from mlops_events.schemas.settings import load
-from mlops_events.schemas.text import duration_ns
 from mlops_events.streams.settings import StreamSettings
 
 __all__ = ["list_", "redrive", "show"]
@@ -48,7 +47,7 @@ OfKind = Annotated[str | None, typer.Option("--kind", metavar="K", help="Of this
 OfRun = Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")]
 Since = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME", help="Written since: 2h, or 2026-01-31T08:00."),
+    typer.Option("--since", metavar="TIME", help="Written since: -2h, or 2026-01-31T08:00Z."),
 ]
 
 
@@ -56,7 +55,7 @@ Since = Annotated[
     "list",
     epilog=examples(
         "mlops-pipeline dead-letters list",
-        "mlops-pipeline dead-letters list --sink sqlite --since 2h --all",
+        "mlops-pipeline dead-letters list --sink sqlite --since=-2h --all",
         "mlops-pipeline dead-letters list --reason undecodable --all --json",
     ),
 )
@@ -80,7 +79,7 @@ def list_(
     """List the dead letters by sink and reason, or one by one."""
     from mlops_events.control.deadletters_read import find_letters
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     choice = _choice(sink, reason, kind, run, since)
     letters = asyncio.run(find_letters(kafka_of(data, brokers=brokers), choice))
@@ -121,7 +120,7 @@ def show(
     """Show everything about one dead letter, its event as well."""
     from mlops_events.control.deadletters_read import fetch_letter
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     if (key is None) == (offset is None):
         raise ConfigError("say which: either KEY or --offset PARTITION:OFFSET")
@@ -177,7 +176,7 @@ def redrive(
     """
     from mlops_events.control.deadletters_redrive import redrive as redrive_letters
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     choice = _choice(sink, reason, kind, run, since)
     if not keys and not everything and choice == Choice():
@@ -225,24 +224,10 @@ def _choice(
     known = get_args(Kind)
     if kind is not None and kind not in known:
         raise ConfigError(f"no kind {kind}; kinds: {', '.join(known)}")
-    since_ns = None if since is None else _moment_ns(since)
+    since_ns = None
+    if since is not None:
+        since_ns = parse_time(since, now_ns=time.time_ns(), option="--since")
     return Choice(sink=sink, reason=reason, kind=kind, run=run, since_ns=since_ns)
-
-
-def _moment_ns(text: str) -> int:
-    """Return a time: so long ago, or a date with a time, in UTC if it names no zone."""
-    try:
-        return time.time_ns() - duration_ns(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"{text!r} is no time; write how long ago, such as 2h, or 2026-01-31T08:00"
-        ) from error
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round(zoned.timestamp() * 1e9)
 
 
 def _place(text: str) -> tuple[int, int]:
