@@ -147,7 +147,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s")
     infinite: the first of them was seen at `first_nonfinite_step`. `last_finite` is the newest
     finite sample. `revision` is the number of samples, finite or not; a higher one holds all of
     a lower one. A `final` Stats will not change; `closed_by` says what closed its window:
-    `watermark`, `end`, `hold`, or "" while it is open.
+    `watermark`, `end`, `hold`, `replay`, or "" while it is open.
 
     With `nodes` it is about all nodes of a run, role and version: so many reported, and
     `nodes_missing` did not. `count` is then the sum of theirs, `mean` weighs each node by its

@@ -16,7 +16,7 @@ from mlops_events.control.replay_fold import Plan, ReplayFold
 from mlops_events.control.replay_limit import check_until
 from mlops_events.control.replay_request import ReplayRequest, taken_kinds
 from mlops_events.control.replay_rules import rules_of
-from mlops_events.control.replay_sources import check_sources, find_logs, find_sources
+from mlops_events.control.replay_sources import check_sources, find_partitions, find_sources
 from mlops_events.control.replay_state import ReplayState, StateFile, shown_command
 from mlops_events.control.replay_writer import DryRun, ReplayWriter
 from mlops_events.schemas.errors import ConfigError, MlopsEventsError
@@ -24,7 +24,7 @@ from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.sinks.base import ReplaySink, SinkError, load_sink
 from mlops_events.sinks.intake import DeliverSettings
 from mlops_events.streams.clients import open_reader
-from mlops_events.streams.logreader import LogReader
+from mlops_events.streams.logreader import LogReader, TopicPartition
 from mlops_events.streams.settings import StreamSettings
 
 __all__ = ["Job", "ReplayError", "run_job"]
@@ -138,8 +138,9 @@ async def _replay(
 ) -> None:
     kinds = taken_kinds(state.request.sink, job.stream, asked=state.request.kinds)
     writer = _writer(job, state)
+    partitions = await find_partitions(job.kafka, state.request.sources)
     async with open_reader(job.kafka) as reader:
-        await _find(job, state, reader)
+        await _find(job, state, reader, partitions)
         plans = {
             kind: Plan(state.request, kinds, rules_of(job.stream, kind), job.stream.tags)
             for kind in state.request.sources
@@ -167,9 +168,11 @@ async def _replay(
             await writer.close()
 
 
-async def _find(job: Job, state: ReplayState, reader: LogReader) -> None:
+async def _find(
+    job: Job, state: ReplayState, reader: LogReader, partitions: list[TopicPartition]
+) -> None:
     """Find out what is to be read, or whether what is left still is there."""
-    logs = await find_logs(reader, job.kafka, state.request.sources)
+    logs = await reader.bounds(partitions)
     if state.sources:
         check_sources(state.sources, logs, state.account)
         return

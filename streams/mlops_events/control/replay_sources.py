@@ -12,19 +12,16 @@ from mlops_events.schemas.events import RawKind
 from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.streams.logreader import LogReader, Span, TopicPartition
 
-__all__ = ["check_sources", "find_logs", "find_sources"]
+__all__ = ["check_sources", "find_partitions", "find_sources"]
 
 _NS_PER_MS: Final = 1_000_000
 
 
-async def find_logs(
-    reader: LogReader, kafka: KafkaSettings, kinds: Collection[RawKind]
-) -> dict[TopicPartition, Span]:
-    """Return where the logs of the raw topics of these kinds start and end.
+async def find_partitions(kafka: KafkaSettings, kinds: Collection[RawKind]) -> list[TopicPartition]:
+    """Return the partitions of the raw topics of these kinds.
 
     Raises:
         ConfigError: no broker answers, or a topic does not exist.
-        TimeoutError: the broker does not answer.
     """
     wanted = {kafka.topics.raw(kind) for kind in kinds}
     found = {topic.name: topic.partitions for topic in await list_topics(kafka)}
@@ -33,9 +30,7 @@ async def find_logs(
         raise ConfigError(
             f"no topic {', '.join(missing)}; create them with: mlops-pipeline topics create"
         )
-    return await reader.bounds(
-        [TopicPartition(topic, n) for topic in sorted(wanted) for n in range(found[topic])]
-    )
+    return [TopicPartition(topic, n) for topic in sorted(wanted) for n in range(found[topic])]
 
 
 async def find_sources(

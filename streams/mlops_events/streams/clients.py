@@ -58,8 +58,8 @@ async def open_reader(kafka: KafkaSettings) -> AsyncIterator[LogReader]:
         retry_backoff_ms=RETRY_MS,
         request_timeout_ms=round(REQUEST_S * 1000),
     )
-    await consumer.start()
     try:
+        await consumer.start()
         yield LogReader(consumer, embedded=kafka.embedded)
     finally:
         try:

@@ -1,6 +1,7 @@
 """The command that replays what the raw topics hold into one sink."""
 
 import asyncio
+import logging
 import sys
 import time
 from pathlib import Path
@@ -98,6 +99,7 @@ def replay(
     from mlops_events.sinks.intake import DeliverSettings
 
     log_to(sys.stderr, level="WARNING")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it says ten times a second
     use(config)
     kafka = kafka_of(data, brokers=brokers)
     now_ns = time.time_ns()
@@ -148,11 +150,10 @@ def replay(
         for line in done.account.lines(dry_run=dry_run):
             typer.echo(line)
     if not done.done:
-        typer.echo(
-            f"interrupted; go on with: mlops-pipeline replay {shown_command(command)} --resume"
-            + (f" --state {state}" if state else ""),
-            err=True,
-        )
+        again = f"mlops-pipeline replay {shown_command(command)}"
+        if done.sources:
+            again += " --resume" + (f" --state {state}" if state else "")
+        typer.echo(f"interrupted; go on with: {again}", err=True)
         return _INTERRUPTED
     return 1 if done.account.off_by else 0
 
