@@ -49,6 +49,7 @@ class Producer:
     def __init__(self) -> None:
         self.sent: list[tuple[TopicPartition, list[bytes], asyncio.Future[None]]] = []
         self.arrived = asyncio.Event()
+        self.unknown: set[str] = set()
 
     def create_batch(self) -> Builder:
         """Return an empty batch."""
@@ -57,7 +58,9 @@ class Producer:
     async def send_batch(
         self, batch: Builder, topic: str, *, partition: int
     ) -> "asyncio.Future[None]":
-        """Take a batch."""
+        """Take a batch, if there is such a topic."""
+        if topic in self.unknown:
+            raise LookupError("unknown")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sent.append((TopicPartition(topic, partition), batch.values, answer))
         self.arrived.set()
@@ -166,3 +169,13 @@ async def test_a_failed_batch_ends_the_outbox(producer: Producer) -> None:
     with pytest.raises(DeliveryError, match=r"sink, partition 0.*refused"):
         await running
     assert commits.done == 0
+
+
+async def test_a_topic_that_is_not_there_ends_the_outbox_with_its_name(producer: Producer) -> None:
+    """Whoever reads the log knows which one to create."""
+    outbox = Outbox(producer)
+    producer.unknown.add(A.topic)
+    put(outbox, A, b"x")
+
+    with pytest.raises(DeliveryError, match=r"sink, partition 0.*unknown"):
+        await outbox.run()

@@ -140,9 +140,12 @@ class Outbox:
                 lane = self._ready.popleft()
                 parcel = lane.parcels.popleft()
                 parcel.builder.close()
-                sent = await self._producer.send_batch(
-                    parcel.builder, lane.tp.topic, partition=lane.tp.partition
-                )
+                try:
+                    sent = await self._producer.send_batch(
+                        parcel.builder, lane.tp.topic, partition=lane.tp.partition
+                    )
+                except Exception as error:  # whatever it is, it gets its topic's name
+                    raise _undelivered(lane.tp, error) from error
                 sent.add_done_callback(partial(self._arrived, lane, parcel))
 
     async def moved(self) -> None:
@@ -162,12 +165,7 @@ class Outbox:
     def _arrived(self, lane: _Lane, parcel: _Parcel, sent: "asyncio.Future[Any]") -> None:
         failure = asyncio.CancelledError() if sent.cancelled() else sent.exception()
         if failure is not None:
-            if self._failure is None:
-                self._failure = DeliveryError(
-                    f"{lane.tp.topic}, partition {lane.tp.partition}, does not take what belongs "
-                    f"there: {failure!r}"
-                )
-                self._failure.__cause__ = failure
+            self._failure = self._failure or _undelivered(lane.tp, failure)
             self._wake.set()
             return
         self.pending_bytes -= parcel.size
@@ -178,3 +176,11 @@ class Outbox:
         if lane.busy:
             self._ready.append(lane)
             self._wake.set()
+
+
+def _undelivered(tp: TopicPartition, cause: BaseException) -> DeliveryError:
+    error = DeliveryError(
+        f"{tp.topic}, partition {tp.partition}, does not take what belongs there: {cause!r}"
+    )
+    error.__cause__ = cause
+    return error
