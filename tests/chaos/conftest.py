@@ -174,8 +174,7 @@ class Fleet:
         self.kafka = kafka
         self.partitions = partitions
         self.chance = random.Random(11)
-        start = (time.time_ns() // SECOND - 60) // 10 * 10 * SECOND
-        self.nodes = [Node(uid, start, self.chance) for uid in range(NODES)]
+        self.nodes: list[Node] = []
         self.workers: dict[str, Any] = {}
         self.exits: list[tuple[str, int]] = []
         """Deaths that `supervised` saw: names and exit codes."""
@@ -223,8 +222,14 @@ class Fleet:
                 else:
                     break
 
+    def add(self, uid: int, start: int) -> Node:
+        """Return a new node, which is counted in the comparison."""
+        node = Node(uid, start, self.chance)
+        self.nodes.append(node)
+        return node
+
     async def load(self, enough: asyncio.Event) -> None:
-        """Send frames until it is enough, one in twenty of them again, then the last ones."""
+        """Make ten nodes that send frames until it is enough, one in twenty of them again, then the last ones."""
 
         async def run(node: Node) -> None:
             while not enough.is_set() or len(node.made) < 20:
@@ -234,9 +239,10 @@ class Fleet:
                 await asyncio.sleep(self.chance.uniform(0, self.pace_s))
             await self.send(node, node.frame(end=True))
 
+        start = (time.time_ns() // SECOND - 60) // 10 * 10 * SECOND
         async with asyncio.TaskGroup() as tasks:
-            for node in self.nodes:
-                tasks.create_task(run(node))
+            for uid in range(NODES):
+                tasks.create_task(run(self.add(uid, start)))
 
     @asynccontextmanager
     async def loaded(self) -> AsyncIterator[None]:
@@ -337,34 +343,44 @@ class Fleet:
         records = await self.read(self.kafka.topics.sink("sqlite"))
         return [r for r in records if dict(r.headers)["kind"] != b"stats"]
 
-    async def finals(self) -> dict[tuple[bytes, str, int], Figures]:
-        """Return the figures of the windows that are final."""
-        return {
-            (key.emitter, key.field, key.start): figures(s)
-            for key, s in await self.stats()
-            if s.final
-        }
+    async def windows(self) -> dict[tuple[bytes, str, int], Stats]:
+        """Return what is kept of each window: the Stats of the highest revision, the final one."""
+        kept: dict[tuple[bytes, str, int], Stats] = {}
+        for key, stats in await self.stats():
+            window = (key.emitter, key.field, key.start)
+            before = kept.get(window)
+            if before is None or (stats.revision, stats.final) > (before.revision, before.final):
+                kept[window] = stats
+        return kept
 
     async def stats(self) -> list[tuple[StatsKey, Stats]]:
         """Return all Stats in the order of the topic."""
         records = [decode_stats(r.value) for r in await self.read(self.kafka.topics.stats)]
         return [(s.key(r.emitter), s) for r in records for s in r.stats]
 
-    async def complete(self, *, within: float = 120) -> None:
-        """Wait until every window is there."""
-        truth = {key for node in self.nodes for key in node.truth()}
+    def truth(self) -> dict[tuple[bytes, str, int], Figures]:
+        """Return what the Stats of all windows must say."""
+        return {key: f for node in self.nodes for key, f in node.truth().items()}
+
+    async def complete(self, *, all_final: bool = True) -> None:
+        """Wait until every window has all its samples, and is final."""
+        counts = {key: f[0] for key, f in self.truth().items()}
 
         async def there() -> bool:
-            return truth <= (await self.finals()).keys()
+            kept = await self.windows()
+            return counts.keys() <= kept.keys() and all(
+                kept[key].revision >= count and (kept[key].final or not all_final)
+                for key, count in counts.items()
+            )
 
-        await self._until(there, within=within, every=1)
+        await self._until(there, within=120, every=1)
 
-    async def check(self) -> Account:
+    async def check(self, *, all_final: bool = True) -> Account:
         """Wait until every window is there, stop, then compare everything with the truth."""
-        truth = {key: f for node in self.nodes for key, f in node.truth().items()}
-        await self.complete()
+        truth = self.truth()
+        await self.complete(all_final=all_final)
         guards = await self.stop()
-        finals = await self.finals()
+        kept = {key: figures(s) for key, s in (await self.windows()).items()}
         stats = await self.stats()
         contents: defaultdict[tuple[StatsKey, int], set[Figures]] = defaultdict(set)
         for key, s in stats:
@@ -375,15 +391,15 @@ class Fleet:
             bodies[frame.emitter, frame.seq].add(repr(list(frame.items)))
         sent = {(node.id, seq) for node in self.nodes for seq in range(len(node.made))}
 
-        assert {k: f for k, f in finals.items() if f != truth.get(k)} == {}
-        assert finals.keys() == truth.keys()
+        assert {k: f for k, f in kept.items() if f != truth.get(k)} == {}
+        assert kept.keys() == truth.keys()
         assert [k for k, found in contents.items() if len(found) > 1] == []
         assert bodies.keys() == sent
         assert [k for k, found in bodies.items() if len(found) > 1] == []
         assert await self.read(self.kafka.topics.dead_letters) == []
         return Account(
             events=len(sent) * EVENTS,
-            windows=len(finals),
+            windows=len(kept),
             repeated_frames=len(frames) - len(bodies),
             repeated_stats=len(stats) - len(contents),
             guards=guards,

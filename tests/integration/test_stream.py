@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 
 from mlops_events.control.topics import create_topics
 from mlops_events.schemas import FrameEncoder, Origin, Stats
@@ -394,10 +394,8 @@ async def test_a_torn_checkpoint_is_ignored(lab: Lab, start: int) -> None:
     assert len(await lab.stats()) == 6
 
 
-async def test_a_topic_made_anew_continues_the_old_one(lab: Lab, start: int, until: Any) -> None:
-    """Deleted and created with the worker stopped: read from its start, open windows are kept."""
-    miner = await half_read(lab, start)
-    topic = lab.topics.raw("observation")
+async def recreate(lab: Lab, topic: str, until: Any) -> None:
+    """Delete a topic and create it again."""
     admin = AIOKafkaAdminClient(bootstrap_servers=lab.kafka.brokers)
     await admin.start()
     await admin.delete_topics([topic])
@@ -406,21 +404,66 @@ async def test_a_topic_made_anew_continues_the_old_one(lab: Lab, start: int, unt
         return topic not in await admin.list_topics()
 
     await until(gone)
-    await create_topics(
-        lab.kafka,
-        [
-            spec
-            for spec in topic_specs(
-                lab.topics, sinks=["sqlite"], partitions=PARTITIONS, replication=1
-            )
-            if spec.name == topic
-        ],
-    )
+    specs = topic_specs(lab.topics, sinks=["sqlite"], partitions=PARTITIONS, replication=1)
+    await create_topics(lab.kafka, [spec for spec in specs if spec.name == topic])
     await admin.close()
+
+
+async def test_a_topic_made_anew_continues_the_old_one(lab: Lab, start: int, until: Any) -> None:
+    """Deleted and created with the worker stopped: read from its start, open windows are kept."""
+    miner = await half_read(lab, start)
+    await recreate(lab, lab.topics.raw("observation"), until)
     windows, said = await end(lab, miner, 6)
 
     assert "ERROR mlops_events.streams.recovery source recreated" in said
     assert {n: figures(s) for n, s in windows.items()} == {n: expected(n) for n in range(6)}
+
+
+async def test_a_topic_made_anew_under_a_running_worker_is_noticed(
+    lab: Lab, start: int, until: Any
+) -> None:
+    """More records come than the old topic had, so its end alone would not betray it."""
+    miner = Miner(1, start)
+    worker = lab.start()
+    await lab.send(miner, *(miner.frame() for _ in range(5)))
+    await lab.windows(3)
+    await recreate(lab, lab.topics.raw("observation"), until)
+    await lab.send(miner, *(miner.frame(end=n == 7) for n in range(8)))
+    windows = await lab.windows(13)
+    await lab.stop(worker)
+
+    assert "ERROR mlops_events.streams.recovery source recreated" in worker.stderr()
+    assert [figures(s) for _, s in sorted(windows.items())] == [expected(n) for n in range(13)]
+
+
+async def add_partitions(lab: Lab, topics: list[str]) -> None:
+    """Give topics more partitions than they had."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=lab.kafka.brokers)
+    await admin.start()
+    await admin.create_partitions({t: NewPartitions(total_count=PARTITIONS + 1) for t in topics})
+    await admin.close()
+
+
+async def test_a_topic_with_partitions_added_is_not_read(lab: Lab, start: int) -> None:
+    """The running worker ends for it, and none starts, whatever else is changed to fit."""
+    miner = Miner(1, start)
+    worker = lab.start()
+    await lab.send(miner, *(miner.frame() for _ in range(5)))
+    await lab.windows(3)
+    await add_partitions(lab, [lab.topics.raw("observation")])
+    assert await asyncio.to_thread(worker.wait) == 1
+    second = lab.start()
+    assert await asyncio.to_thread(second.wait) == 1
+    others = [topic for topic in lab.topics.raws if topic != lab.topics.raw("observation")]
+    await add_partitions(lab, [*others, lab.topics.checkpoints])
+    third = lab.start()
+    assert await asyncio.to_thread(third.wait) == 1
+
+    assert f"{lab.topics.raw('observation')} was given more than its 4" in worker.stderr()
+    assert f"has 5 partitions, {lab.topics.checkpoints} has 4" in second.stderr()
+    assert "its checkpoints were written when it had 4" in third.stderr()
+    for refused in (worker, second, third):
+        assert "move to topics with another prefix" in refused.stderr()
 
 
 async def test_what_retention_took_is_counted_and_passed(lab: Lab, start: int) -> None:
@@ -434,3 +477,28 @@ async def test_what_retention_took_is_counted_and_passed(lab: Lab, start: int) -
     assert {n: figures(s) for n, s in windows.items()} == {
         n: expected(n) for n in (0, 1, 2, 3, 4, 7, 8)
     }
+
+
+async def test_what_retention_takes_under_a_slow_worker_is_counted_and_passed(
+    lab: Lab, start: int, until: Any
+) -> None:
+    """A worker stands still, records are sent and deleted, it goes on: no jump without a word."""
+    miner = await half_read(lab, start)
+    worker = lab.start()
+    await until(lambda: "partitions loaded" in worker.stderr())
+    worker.signal(signal.SIGSTOP)
+    await lab.send(miner, *(miner.frame() for _ in range(3)))
+    await delete(lab, lab.topics.raw("observation"), 7)
+    worker.signal(signal.SIGCONT)
+    await lab.send(miner, miner.frame(end=True))
+
+    async def last() -> bool:
+        return start + 80 * SECOND in {s.start for _, s in await lab.stats() if s.final}
+
+    await until(last)
+    windows = {s.start: figures(s) for _, s in await lab.stats() if s.final}
+    await lab.stop(worker)
+
+    windows.pop(start + 50 * SECOND, None)  # a fetch that was under way may have had it
+    assert "records lost to retention" in worker.stderr()
+    assert windows == {start + 10 * n * SECOND: expected(n) for n in (0, 1, 2, 3, 4, 7, 8)}

@@ -12,6 +12,7 @@ import faust.transport.consumer
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.structs import ConsumerRecord
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.types import TP
@@ -90,8 +91,23 @@ def test_the_consumer_thread_can_be_reached() -> None:
     assert callable(AIOKafkaConsumerThread.call_thread)
     assert "_fetch_max_wait_ms," in inspect.getsource(Fetcher._get_actions_per_node)
     assert "self._fetcher = Fetcher(" in inspect.getsource(AIOKafkaConsumer.start)
+    assert "self._coordinator = GroupCoordinator(" in inspect.getsource(AIOKafkaConsumer.start)
     assert callable(AIOKafkaConsumer.commit)
     assert callable(AIOKafkaConsumer.assignment)
+
+
+def test_the_errors_of_the_group_are_kept_where_they_are_looked_for() -> None:
+    """A member that is unknown resets its generation, and any error waits as `_pending_exception`."""
+    made = inspect.getsource(GroupCoordinator.__init__)
+    heartbeat = inspect.getsource(GroupCoordinator._do_heartbeat)
+
+    assert "self._group_instance_id = group_instance_id" in made
+    assert "self._closing = create_future()" in made
+    assert "UnknownMemberIdError" in heartbeat
+    assert "self.reset_generation()" in heartbeat
+    assert "self._pending_exception = exc" in inspect.getsource(
+        GroupCoordinator._push_error_to_user
+    )
 
 
 def test_runs_take_turns_and_lose_nothing() -> None:

@@ -73,7 +73,8 @@ class StreamApp(BatchApp):
             if partitions[topic] != partitions[topics.checkpoints]:
                 raise ConfigError(
                     f"{topic} has {partitions[topic]} partitions, {topics.checkpoints} has "
-                    f"{partitions[topics.checkpoints]}; they must have the same number"
+                    f"{partitions[topics.checkpoints]}; they must have the same number, and a "
+                    "live topic keeps its number: move to topics with another prefix"
                 )
         self.worker = Worker(
             self._stream_settings,

@@ -3,7 +3,7 @@
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.events import RAW_KINDS, RawKind
@@ -17,6 +17,8 @@ from mlops_events.streams.state import Mark, PartitionState
 __all__ = ["Recovered", "Recovery"]
 
 log = logging.getLogger(__name__)
+
+_MOVE: Final = "a live topic keeps its number, so move to topics with another prefix"
 
 
 class Recovered(NamedTuple):
@@ -62,10 +64,17 @@ class Recovery:
         """Return the state of each partition, set to where its log goes on.
 
         Raises:
-            ConfigError: a topic has another number of partitions than its checkpoints say.
+            ConfigError: a topic has another number of partitions than at the start of this
+                process, or than its checkpoints say.
             DecodeError: a checkpoint is of a version that this one cannot read.
             TimeoutError: the broker does not answer.
         """
+        for tp in wanted:
+            if tp.partition >= self._partitions[tp.topic]:
+                raise ConfigError(
+                    f"topic {tp.topic} was given more than its {self._partitions[tp.topic]} "
+                    f"partitions; {_MOVE}"
+                )
         found = await self._checkpoints(reader, wanted)
         states = {tp: self._state(tp, found.get(tp)) for tp in wanted}
         logs = await reader.bounds(wanted)
@@ -133,8 +142,7 @@ class Recovery:
         if checkpoint.partitions != now:
             raise ConfigError(
                 f"topic {checkpoint.topic} has {now} partitions, its checkpoints were written "
-                f"when it had {checkpoint.partitions}; a live topic keeps its number, "
-                "so move to topics with another prefix"
+                f"when it had {checkpoint.partitions}; {_MOVE}"
             )
 
     def _alert(self, message: str, reason: str, tp: TopicPartition, **values: object) -> None:
