@@ -14,6 +14,7 @@ from mlops_events.sinks import (
     load_sink,
 )
 from mlops_events.sinks.sqlite import SQLiteSettings, SQLiteSink, SQLiteStore
+from mlops_events.sinks.sqlite_store import StoredStats
 from mlops_events.sinks.testing import SinkContract
 
 __all__ = ["PrintingSink", "TestPrintingSink", "use"]
@@ -66,6 +67,9 @@ async def use() -> None:
             assert_type(stored.event, AnyEvent)
         for point in store.points(run="demo", name="training", field="loss"):
             assert_type(point.ts, int)
+        for fleet in store.fleet(run="demo"):
+            assert_type(fleet, StoredStats)
+            assert_type(fleet.stats.nodes_missing, int | None)
         for window in store.windows(run="demo", final=True):
             assert_type(window.stats.mean, float | None)
         assert_type(store.counts(), dict[str, int])

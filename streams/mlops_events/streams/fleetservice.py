@@ -81,6 +81,7 @@ class FleetService:
 
         Raises:
             ConfigError: topics are missing.
+            MlopsEventsError: a topic was made anew.
             KafkaError: a broker failed.
             TimeoutError: a broker does not answer.
         """
@@ -178,7 +179,7 @@ class FleetService:
         ticked = swept = time.monotonic()
         while not stop.is_set():
             await self._take(await follower.poll(timeout_s=POLL_S), follower)
-            self._lag = await follower.lag()
+            self._lag = follower.lag()
             now = time.monotonic()
             if now - ticked >= TICK_S:
                 ticked = now
@@ -218,7 +219,7 @@ class FleetService:
                 ]
                 async with open_reader(self._kafka) as reader:
                     ends = {tp: span.end for tp, span in (await reader.bounds(stats)).items()}
-                while await follower.behind(ends):
+                while follower.behind(ends):
                     await self._take(await follower.poll(timeout_s=POLL_S), follower)
         await self._publish(self._fleet.rest(now_ns=self._now_ns()), ())
         self._count()
