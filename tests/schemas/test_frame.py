@@ -196,6 +196,22 @@ class TestEncodingAgain:
         assert [event.ts for _, event in twice.events()] == [3, 4]
         assert decode_frame(twice.encode()).event_id(twice.indices[0]) == frame.event_id(3)
 
+    def test_one_event_alone_is_small(self, encode: Encode) -> None:
+        """It takes only its own names along, however many the frame has."""
+        table = [Series(sid, f"name-{sid}", ["loss"]) for sid in range(1_000)]
+        events = [*(Row(sid, sid, None, [0.5]) for sid in range(1_000)), Free(7, 1, "n", {"a": 1})]
+        frame = decode_frame(encode("observation", events, table))
+        all_of_it = dict(frame.events())
+
+        for index in (0, 999, 1_000):
+            alone = frame.encode(only=[index], tags={"a": "b"})
+            again = decode_frame(alone)
+            assert len(alone) < 300
+            assert list(again.events()) == [(index, all_of_it[index])]
+            assert again.event_id(index) == frame.event_id(index)
+            assert again.tags == {"a": "b"}
+        assert len(decode_frame(frame.encode(only=[1_001]))) == 0
+
     def test_unreadable_events_are_left_out(self, encode: Encode) -> None:
         """The frame encoded again holds the good events under their indices."""
         frame = decode_frame(encode("observation", [["future", 1], ROW], [LOSS]))

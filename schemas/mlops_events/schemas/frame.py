@@ -244,6 +244,8 @@ class Frame:
         attached = wire.tags if tags is None else tags
         if only is None and not self.rejects:
             return ENCODER.encode(msgspec.structs.replace(wire, tags=attached))
+        if only is not None and len(only) == 1 and only[0] in self.indices:
+            return self._encode_one(only[0], attached)
         keep = set(self.indices if only is None else only)
         kept = [(k, e) for k, e in zip(self.indices, self.items, strict=True) if k in keep]
         return ENCODER.encode(
@@ -252,6 +254,20 @@ class Frame:
                 tags=attached,
                 i=[k for k, _ in kept],
                 e=msgspec.Raw(ENCODER.encode([e for _, e in kept])),
+            )
+        )
+
+    def _encode_one(self, index: int, tags: dict[str, str] | None) -> bytes:
+        """Encode a frame of one event, for each of thousands when a whole frame is refused."""
+        item = self.items[self.indices.index(index)]
+        series = [self.series[item.sid]] if isinstance(item, Row) else []
+        return ENCODER.encode(
+            msgspec.structs.replace(
+                self._wire,
+                tags=tags,
+                s=msgspec.Raw(ENCODER.encode(series)),
+                i=[index],
+                e=msgspec.Raw(ENCODER.encode([item])),
             )
         )
 

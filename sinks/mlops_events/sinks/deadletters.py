@@ -1,5 +1,7 @@
 """Turns what cannot be delivered into records of the dead letters' topic."""
 
+from collections.abc import Sequence
+
 from mlops_events.schemas.deadletters import (
     dead_letter_headers,
     encode_dead_letter,
@@ -13,7 +15,7 @@ from mlops_events.schemas.topics import redriven_times
 from mlops_events.sinks.base import Batch, Envelope, FrameRecord, Record, Rejected
 from mlops_events.sinks.log import LogRecord, OutRecord
 
-__all__ = ["letter_of_reject", "letter_of_rejected", "letter_of_value", "out_record"]
+__all__ = ["letter_of_reject", "letter_of_value", "letters_of_rejected", "out_record"]
 
 
 def letter_of_value(
@@ -48,13 +50,29 @@ def letter_of_reject(record: FrameRecord, reject: Reject, *, sink: str) -> DeadL
     return _letter(record, id, sink, reject.reason, reject.message, payload)
 
 
-def letter_of_rejected(rejected: Rejected, batch: Batch, *, sink: str) -> DeadLetter:
-    """Return the dead letter of an event that the sink refused.
+def letters_of_rejected(
+    rejected: Sequence[Rejected], batch: Batch, *, sink: str
+) -> list[DeadLetter]:
+    """Return the dead letters of the events of a batch that the sink refused.
 
-    Its payload is a record's value that holds only this event.
+    The payload of each is a record's value that holds only this event.
     """
+    if not rejected:
+        return []
+    records: dict[tuple[str, int, int], list[Record]] = {}
+    for record in batch.records:
+        records.setdefault((record.topic, record.partition, record.offset), []).append(record)
+    letters: list[DeadLetter] = []
+    for one in rejected:
+        envelope = one.envelope
+        there = records[envelope.topic, envelope.partition, envelope.offset]
+        record = next(record for record in there if _holds(record, envelope))
+        letters.append(_letter_of_rejected(one, record, sink))
+    return letters
+
+
+def _letter_of_rejected(rejected: Rejected, record: Record, sink: str) -> DeadLetter:
     envelope = rejected.envelope
-    record = next(r for r in batch.records if _holds(r, envelope))
     if isinstance(envelope.id, EventId) and isinstance(record, FrameRecord):
         payload = record.frame.encode(only=[envelope.id.index])
     elif isinstance(record.frame, StatsFrame):
@@ -82,10 +100,7 @@ def out_record(letter: DeadLetter) -> OutRecord:
 
 
 def _holds(record: Record, envelope: Envelope) -> bool:
-    """Whether an event came from this record; a replay's batch has several topics' records."""
-    place = (envelope.topic, envelope.partition, envelope.offset)
-    if (record.topic, record.partition, record.offset) != place:
-        return False
+    """Whether an event came from this record; in a replay's batch several lie at one place."""
     if isinstance(record, FrameRecord):
         return isinstance(envelope.id, EventId) and record.frame.emitter == envelope.id.emitter
     stats = record.frame.stats[envelope.position : envelope.position + 1]

@@ -16,7 +16,7 @@ from mlops_events.sinks.base import (
     SinkBroken,
     SinkUnavailable,
 )
-from mlops_events.sinks.deadletters import letter_of_rejected, out_record
+from mlops_events.sinks.deadletters import letters_of_rejected, out_record
 from mlops_events.sinks.intake import DeliverSettings, Intake, Pending
 from mlops_events.sinks.log import Log, LogError
 
@@ -202,7 +202,7 @@ class Delivery:
         for record in batch.records:
             kind = record.frame.kind if isinstance(record, FrameRecord) else "stats"
             self._counters.sent(kind, record.count)
-        return [letter_of_rejected(one, batch, sink=self._sink.name) for one in rejected]
+        return letters_of_rejected(rejected, batch, sink=self._sink.name)
 
     async def _bury(self, letters: Sequence[DeadLetter]) -> None:
         """Write the dead letters of a batch."""

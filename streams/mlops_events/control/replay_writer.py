@@ -10,7 +10,7 @@ from mlops_events.control.replay_account import Account
 from mlops_events.schemas.events import DeadLetter
 from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.sinks.base import Batch, FrameRecord, Record, Sink, SinkBroken, SinkUnavailable
-from mlops_events.sinks.deadletters import letter_of_rejected, out_record
+from mlops_events.sinks.deadletters import letters_of_rejected, out_record
 from mlops_events.sinks.deliver import backoff_s
 from mlops_events.streams.clients import make_producer
 
@@ -68,7 +68,7 @@ class ReplayWriter:
             return
         batch = Batch(records, self._replay)
         rejected = await self._insist(lambda: self._limited(self._sink.write(batch)))
-        letters = [letter_of_rejected(one, batch, sink=self._sink.name) for one in rejected]
+        letters = letters_of_rejected(rejected, batch, sink=self._sink.name)
         if letters:
             await self._insist(lambda: self._bury(letters))
         refused_stats = sum(letter.kind == "stats" for letter in letters)
