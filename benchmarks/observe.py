@@ -23,6 +23,7 @@ from mlops_events.producers import Emitter, EmitterSettings
 from mlops_events.producers.testing import MemoryTransport
 
 LIMIT = 2.5
+DECLARED_LIMIT = 1.1
 CALLS = 500
 
 Observe = Callable[..., None]
@@ -87,6 +88,17 @@ def emitter(**settings: Any) -> Emitter:
     return events
 
 
+def declared_ns(events: Emitter, calls: int) -> float:
+    """Return the nanoseconds of one call of a declared series, of so many."""
+    x = 0.37
+    fields = [f"field_{k}" for k in range(12)]
+    series = events.series("declared", *fields, tags={"phase": "train", "split": "a"})
+    start = time.perf_counter_ns()
+    for step in range(calls):
+        series(x, x, x, x, x, x, x, x, x, x, x, x, step=step)
+    return (time.perf_counter_ns() - start) / calls
+
+
 def main() -> int:
     """Measure, print and write the figures; 1 if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -111,6 +123,9 @@ def main() -> int:
             times[name].append(batch_ns(observe, CALLS))
             buffer.take(CALLS)
             buffer.settle(0)
+        times.setdefault("declared", []).append(declared_ns(normal, CALLS))
+        buffer.take(CALLS)
+        buffer.settle(0)
     flooded = Emitter(settings=EmitterSettings(), transport=MemoryTransport(), announce=False)
     flood = batch_ns(flooded.observe, 50_000)
     for events in (normal, full, flooded):
@@ -124,6 +139,8 @@ def main() -> int:
         "ratio": round(least["observe"] / least["floor"], 2),
         "median_ratio": round(median["observe"] / median["floor"], 2),
         "limit": LIMIT,
+        "declared_ratio": round(least["declared"] / least["floor"], 2),
+        "declared_limit": DECLARED_LIMIT,
         "python": sys.version.split()[0],
     }
     folder = Path(__file__).parent / "results"
@@ -133,7 +150,9 @@ def main() -> int:
         print(f"{name:8} {value:6.0f} ns {ratio:5.2f}   median {median[name]:6.0f} ns")
     print(f"flood    {flood:6.0f} ns")
     print(f"observe / floor {result['ratio']}, target {LIMIT}")
-    return 1 if least["observe"] / least["floor"] > LIMIT else 0
+    print(f"a declared series / floor {result['declared_ratio']}, target {DECLARED_LIMIT}")
+    missed = least["observe"] / least["floor"] > LIMIT
+    return 1 if missed or least["declared"] / least["floor"] > DECLARED_LIMIT else 0
 
 
 if __name__ == "__main__":

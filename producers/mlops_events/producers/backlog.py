@@ -1,13 +1,13 @@
 """Closed frames that wait for their acknowledgement, in memory."""
 
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from mlops_events.producers.transport import OutRecord
 
-__all__ = ["Backlog", "MemoryBacklog", "Sealed"]
+__all__ = ["MemoryBacklog", "Sealed"]
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,44 +18,46 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True):
     record: OutRecord
 
 
-class Backlog(Protocol):
-    """Closed frames of one kind, oldest first."""
+if TYPE_CHECKING:
 
-    @property
-    def bytes(self) -> int:
-        """What waits in memory."""
-        ...
+    class Backlog(Protocol):
+        """Closed frames of one kind, oldest first."""
 
-    @property
-    def events(self) -> int:
-        """What waits in memory."""
-        ...
+        @property
+        def bytes(self) -> int:
+            """What waits in memory."""
+            ...
 
-    @property
-    def kept(self) -> int:
-        """Events that outlive the process."""
-        ...
+        @property
+        def events(self) -> int:
+            """What waits in memory."""
+            ...
 
-    @property
-    def lost(self) -> int:
-        """Events that were given up to make room, or could not be read back."""
-        ...
+        @property
+        def kept(self) -> int:
+            """Events that outlive the process."""
+            ...
 
-    def append(self, frame: Sealed) -> None:
-        """Add the newest."""
-        ...
+        @property
+        def lost(self) -> int:
+            """Events that were given up to make room, or could not be read back."""
+            ...
 
-    def first(self) -> Sealed | None:
-        """Return the oldest, None if there is none."""
-        ...
+        def append(self, frame: Sealed) -> None:
+            """Add the newest."""
+            ...
 
-    def remove_first(self) -> Sealed:
-        """Forget the oldest, which `first` has returned."""
-        ...
+        def first(self) -> Sealed | None:
+            """Return the oldest, None if there is none."""
+            ...
 
-    def give_up(self) -> int:
-        """Forget what does not outlive the process and return its events."""
-        ...
+        def remove_first(self) -> Sealed:
+            """Forget the oldest, which `first` has returned."""
+            ...
+
+        def give_up(self) -> int:
+            """Forget what does not outlive the process and return its events."""
+            ...
 
 
 class MemoryBacklog:

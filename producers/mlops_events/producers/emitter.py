@@ -4,9 +4,8 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
-from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from mlops_events.producers.clock import Clock
 from mlops_events.producers.lane import Lane
 from mlops_events.producers.mend import save, text, whole
 from mlops_events.producers.origin import describe
+from mlops_events.producers.sections import Section, timed
 from mlops_events.producers.series import Handle
 from mlops_events.producers.settings import EmitterSettings
 from mlops_events.producers.stats import EmitterStats
@@ -26,7 +26,12 @@ from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.events import RAW_KINDS, Log, Profile, RawKind, Run
 from mlops_events.schemas.values import ENCODER
 
+if TYPE_CHECKING:
+    from mlops_events.producers.declared import Declared, DeclaredSeries
+
 __all__ = ["Emitter"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _encode = ENCODER.encode
 
@@ -83,6 +88,7 @@ class Emitter:
     _worker: Worker
     _lanes: dict[RawKind, Lane]
     _series: dict[str, Handle]
+    _declared: "dict[tuple[Any, ...], Declared]"
 
     def __init__(
         self,
@@ -144,6 +150,7 @@ class Emitter:
         self.enabled = transport is not None and not settings.disabled
         """Whether events go anywhere."""
         self._announced = announce and self.enabled
+        self._declared = {}
         self._begin(transport or _Nowhere())
         if not self.enabled:
             self._switch_off()
@@ -223,7 +230,62 @@ class Emitter:
         self, name: str, *, step: int | None = None, tags: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[None]:
         """Profile what happens inside a `with`; it counts as failed if that raises."""
-        return _Section(self, name, step, tags)
+        return Section(self, name, step, tags)
+
+    def timed(
+        self,
+        name: str | None = None,
+        *,
+        tags: Mapping[str, Any] | None = None,
+        sample_rate: float = 1.0,
+    ) -> Callable[[F], F]:
+        """Return a decorator that profiles each call of a function, coroutine or generator.
+
+        Args:
+            name: of the section; the function's if None.
+            tags: more about it.
+            sample_rate: the share of calls that is profiled, told as the tag `sample_rate`.
+
+        Raises:
+            ValueError: the sample rate is no share.
+        """
+        return timed(self, name, tags=tags, sample_rate=sample_rate)
+
+    def series(
+        self,
+        name: str,
+        *fields: str,
+        tags: Mapping[str, str] | None = None,
+        sample_rate: float = 1.0,
+    ) -> "DeclaredSeries":
+        """Declare a series for a hot loop: `loss = events.series("training", "loss", "lr")`, then
+        `loss(0.5, 1e-4, step=step)` emits what `observe` would, at less than half the cost.
+
+        Args:
+            name: what the values are about.
+            fields: what each of them is called.
+            tags: of all of them.
+            sample_rate: the share of calls that is emitted, told as the tag `sample_rate`.
+
+        Raises:
+            ValueError: there are no fields, a name is no text, or the sample rate is no share.
+        """
+        if not fields or not all(type(one) is str for one in (name, *fields)):
+            raise ValueError(
+                f"a series needs a name and fields, all text; found {name!r}, {fields!r}"
+            )
+        from mlops_events.producers.declared import declare  # most programs declare none
+
+        key = (name, fields, tuple(tags.items()) if tags else (), sample_rate)
+        declared = self._declared.get(key)
+        if declared is None:
+            declared = declare(
+                name, fields, tags=tags, sample_rate=sample_rate, odd=self._observe_odd
+            )
+            lane = self._lanes["observation"]
+            declared.bind(lane.table, lane.buffer)
+            self._declared[key] = declared
+        return declared.emit
 
     def log(
         self,
@@ -412,13 +474,18 @@ class Emitter:
             from mlops_events.producers.keeper import Keeper  # costs nothing where it is off
 
             self._worker.spool = Keeper(self._worker, settings, name=self.id.hex())
-        self._series = self._lanes["observation"].table.current
+        lane = self._lanes["observation"]
+        self._series = lane.table.current
+        for declared in self._declared.values():
+            declared.bind(lane.table, lane.buffer)
 
     def _switch_off(self) -> None:
         """Cost next to nothing."""
         self.observe = _no_observation  # type: ignore[method-assign]
         self.profile = _nothing  # type: ignore[method-assign]
         self.section = _no_section  # type: ignore[method-assign]
+        self.timed = _not_timed  # type: ignore[method-assign]
+        self.series = _no_series  # type: ignore[method-assign]
         self.log = _nothing  # type: ignore[method-assign]
         self.write = _nothing  # type: ignore[method-assign]
         self.update = _nothing  # type: ignore[method-assign]
@@ -464,41 +531,15 @@ class Emitter:
         except Exception:  # values may be anybody's objects
             lane.buffer.dropped.add(MALFORMED)
 
+    def _observe_odd(self, name: str, fields: Any, step: Any, tags: Any) -> None:
+        self._observe(name, fields, step, None, tags)
+
     def _time(self, ts: Any) -> int:
         given = whole(ts, "ts", self._bad)
         return self._clock.now() if given is None else given
 
     def _step(self, step: Any) -> int | None:
         return whole(step, "step", self._bad)
-
-
-class _Section(AbstractContextManager[None]):
-    """Measures what happens inside; one object for one `with`."""
-
-    __slots__ = ("_emitter", "_name", "_start", "_step", "_tags")
-
-    def __init__(
-        self, emitter: Emitter, name: str, step: int | None, tags: Mapping[str, Any] | None
-    ) -> None:
-        self._emitter = emitter
-        self._name = name
-        self._step = step
-        self._tags = tags
-        self._start = 0
-
-    def __enter__(self) -> None:
-        self._start = monotonic_ns()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        duration = monotonic_ns() - self._start
-        self._emitter.profile(
-            self._name, duration, step=self._step, tags=self._tags, failed=kind is not None
-        )
 
 
 class _Nowhere:
@@ -534,6 +575,14 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _no_section(*_: Any, **__: Any) -> AbstractContextManager[None]:
     return _NOTHING
+
+
+def _not_timed(*_: Any, **__: Any) -> Callable[[F], F]:
+    return lambda function: function
+
+
+def _no_series(*_: Any, **__: Any) -> Any:
+    return _nothing
 
 
 def _is_crash(error: BaseException | None) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mlops_events.producers.backlog import Backlog, MemoryBacklog, Sealed
+from mlops_events.producers.backlog import MemoryBacklog, Sealed
 from mlops_events.producers.buffer import MALFORMED, Buffer
 from mlops_events.producers.clock import Clock
 from mlops_events.producers.mend import shorten, whole
@@ -20,6 +20,7 @@ from mlops_events.schemas.topics import Topics, origin_key, raw_headers
 from mlops_events.schemas.values import ENCODER
 
 if TYPE_CHECKING:
+    from mlops_events.producers.backlog import Backlog
     from mlops_events.producers.scrub import Scrubber
 
 __all__ = ["Lane"]

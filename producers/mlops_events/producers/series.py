@@ -84,6 +84,13 @@ class SeriesTable:
         row = ("r", handle[3], ts, step, values)
         return (handle[3], None, None, ENCODER.encode(row if own is None else (*row, own)))
 
+    def declare(
+        self, name: str, fields: tuple[str, ...], tags: dict[str, Any] | None
+    ) -> Handle | None:
+        """Return the series of these fields, registered if there is room; None if there is none."""
+        key = (name, fields, tuple(tags.items()) if tags else ())
+        return self._known.get(key) or self._register(key, tags)
+
     def _find(
         self, name: str, fields: Mapping[str, Any], tags: dict[str, Any] | None
     ) -> tuple[Handle | None, dict[str, Any] | None]:
