@@ -376,6 +376,25 @@ async def test_a_revoked_partition_is_saved_and_let_go(lab: Lab, miner: Miner) -
     assert lab.frames() == [0, 1]
 
 
+async def test_a_partition_that_is_revoked_while_it_loads_is_not_held(
+    lab: Lab, miner: Miner
+) -> None:
+    """The state that arrives then belongs to nobody; the next assignment loads it again."""
+    lab.write(miner.frame())
+    lab.start()
+    await asyncio.sleep(0)
+    await lab.worker.revoked(within_s=5)
+    await asyncio.sleep(0.1)
+    ready = lab.worker.ready
+    lab.worker.assigned([RAW])
+    await lab.ready()
+    await lab.take()
+    await lab.committed(1)
+
+    assert not ready
+    assert lab.frames() == [0]
+
+
 async def test_a_revocation_does_not_wait_for_ever(lab: Lab, miner: Miner) -> None:
     """With the broker stuck the checkpoint is given up in time, which costs repeats only."""
     lab.start(checkpoint_s=1000)

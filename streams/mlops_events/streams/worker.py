@@ -124,6 +124,7 @@ class Worker:
         self._guard_counts = GuardCounts()
         self._parts: dict[TopicPartition, Part] = {}
         self._assigned: frozenset[TopicPartition] = frozenset()
+        self._epoch = 0
         self._changed = asyncio.Event()
         self._loaded = asyncio.Event()
         self._saving = asyncio.Lock()
@@ -152,6 +153,7 @@ class Worker:
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Hold these partitions from now on, and no others."""
+        self._epoch += 1
         self._assigned = frozenset(partitions)
         self._parts = {}
         self._loaded.clear()
@@ -159,6 +161,7 @@ class Worker:
 
     async def revoked(self, *, within_s: float) -> None:
         """Save what is held, then hold nothing; the whole group waits, so not for long."""
+        self._epoch += 1
         await self._in_time(self._save_unsaved(), within_s)
         self._parts = {}
         self._loaded.clear()
@@ -288,14 +291,14 @@ class Worker:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            assigned = self._assigned
+            assigned, epoch = self._assigned, self._epoch
             await self._source.prepare()
             async with self._reader() as reader:
                 recovered = await self._recovery.recover(reader, assigned)
-            if self._changed.is_set():
+            if self._epoch != epoch:
                 continue
             now = time.monotonic()
-            self._parts = {
+            parts = {
                 tp: Part(
                     tp,
                     state,
@@ -307,11 +310,12 @@ class Worker:
                 )
                 for tp, (state, saved) in recovered.items()
             }
-            await self._source.seek({tp: part.state.next for tp, part in self._parts.items()})
-            if self._changed.is_set():
+            await self._source.seek({tp: part.state.next for tp, part in parts.items()})
+            if self._epoch != epoch:
                 continue
+            self._parts = parts
             self._loaded.set()
-            log.info("partitions loaded", extra={"count": len(self._parts)})
+            log.info("partitions loaded", extra={"count": len(parts)})
 
     async def _save_when_due(self) -> None:
         every_s = self._settings.checkpoint_s
