@@ -94,6 +94,8 @@ class Kafka:
         self.seeks: list[dict[TopicPartition, int]] = []
         self.open = asyncio.Event()
         self.open.set()
+        self.may_load = asyncio.Event()
+        self.may_load.set()
         self.refusal: Exception | None = None
 
     def create_batch(self) -> Builder:
@@ -120,7 +122,8 @@ class Kafka:
             self.logs.append(tp, value, timestamp=time.time_ns() // 1_000_000)
 
     async def prepare(self) -> None:
-        """Do nothing."""
+        """Get ready, once that is allowed."""
+        await self.may_load.wait()
 
     async def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Note where to read on."""
@@ -381,9 +384,11 @@ async def test_a_partition_that_is_revoked_while_it_loads_is_not_held(
 ) -> None:
     """The state that arrives then belongs to nobody; the next assignment loads it again."""
     lab.write(miner.frame())
+    lab.kafka.may_load.clear()
     lab.start()
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     await lab.worker.revoked(within_s=5)
+    lab.kafka.may_load.set()
     await asyncio.sleep(0.1)
     ready = lab.worker.ready
     lab.worker.assigned([RAW])
