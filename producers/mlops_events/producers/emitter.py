@@ -1,6 +1,7 @@
 """The Emitter: what a training program calls from any thread."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
@@ -470,6 +471,7 @@ class Emitter:
         }
         self._worker.lanes = tuple(self._lanes.values())
         self._worker.scrubber = settings.scrubber
+        self._worker.observe = self._observe
         if settings.spool_dir and self.enabled:
             from mlops_events.producers.keeper import Keeper  # costs nothing where it is off
 
@@ -517,6 +519,9 @@ class Emitter:
         """Emit an observation that is new, or odd: as far as it can be encoded."""
         lane = self._lanes["observation"]
         try:
+            if "torch" in sys.modules and any(_on_device(value) for value in fields.values()):
+                self._observe_device(name, fields, step, self._time(ts), tags)
+                return
             step = self._step(step)
             ts = self._time(ts)
             try:
@@ -530,6 +535,18 @@ class Emitter:
             lane.buffer.put(event)
         except Exception:  # values may be anybody's objects
             lane.buffer.dropped.add(MALFORMED)
+
+    def _observe_device(self, name: Any, fields: Any, step: Any, ts: int, tags: Any) -> None:
+        """Emit an observation with values on a GPU, when they are here."""
+        from mlops_events.producers.scalars import Capture, Captured
+
+        worker = self._worker
+        if worker.capture is None:
+            worker.capture = Capture(bad=self._bad, wake=worker.wake)
+        marks = None if tags is None else dict(tags)
+        left = worker.capture.take(Captured(name, dict(fields), step, ts, marks))
+        if left is not None:
+            self._observe(left.name, left.fields, left.step, left.ts, left.tags)
 
     def _observe_odd(self, name: str, fields: Any, step: Any, tags: Any) -> None:
         self._observe(name, fields, step, None, tags)
@@ -575,6 +592,10 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _no_section(*_: Any, **__: Any) -> AbstractContextManager[None]:
     return _NOTHING
+
+
+def _on_device(value: Any) -> bool:
+    return getattr(value, "is_cuda", False) is True
 
 
 def _not_timed(*_: Any, **__: Any) -> Callable[[F], F]:

@@ -90,35 +90,34 @@ def timed(
         def section() -> AbstractContextManager[None]:
             return Section(profiler, title, None, marks or None) if thinning.take() else _NOTHING
 
+        @wraps(function)
+        async def stream(*args: Any, **kwargs: Any) -> Any:
+            with section():
+                async for item in function(*args, **kwargs):
+                    yield item
+
+        @wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with section():
+                return await function(*args, **kwargs)
+
+        @wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Any:
+            with section():
+                return (yield from function(*args, **kwargs))
+
+        @wraps(function)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            with section():
+                return function(*args, **kwargs)
+
+        measured: Callable[..., Any] = plain
         if isasyncgenfunction(function):
-
-            @wraps(function)
-            async def measured(*args: Any, **kwargs: Any) -> Any:
-                with section():
-                    async for item in function(*args, **kwargs):
-                        yield item
-
+            measured = stream
         elif iscoroutinefunction(function):
-
-            @wraps(function)
-            async def measured(*args: Any, **kwargs: Any) -> Any:
-                with section():
-                    return await function(*args, **kwargs)
-
+            measured = coroutine
         elif isgeneratorfunction(function):
-
-            @wraps(function)
-            def measured(*args: Any, **kwargs: Any) -> Any:
-                with section():
-                    return (yield from function(*args, **kwargs))
-
-        else:
-
-            @wraps(function)
-            def measured(*args: Any, **kwargs: Any) -> Any:
-                with section():
-                    return function(*args, **kwargs)
-
+            measured = generator
         return cast("F", measured)
 
     return decorate

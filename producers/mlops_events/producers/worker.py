@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mlops_events.producers.keeper import Keeper
     from mlops_events.producers.loop import Signal
+    from mlops_events.producers.scalars import Capture
     from mlops_events.producers.scrub import Scrubber
 
 __all__ = ["Pace", "Worker"]
@@ -32,6 +33,10 @@ _GROWTH = 1.5
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 _WARN_EVERY_S = 30.0
+_CAPTURE_EVERY_S = 0.25
+_CAPTURE_POLL_S = 0.002
+_CAPTURE_S = 1.0
+"""How long a flush or the end waits for values on their way from a GPU."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +70,9 @@ class Worker:
     def __init__(self, *, transport: Transport, clock: Clock, pace: Pace) -> None:
         self.lanes: Sequence[Lane] = ()
         self.spool: Keeper | None = None
+        self.capture: Capture | None = None
+        self.observe: Callable[[str, Any, Any, int, Any], None]
+        """Emits what was captured, once its values are here."""
         self.scrubber: Callable[[], Scrubber | None] = lambda: None
         """Makes what masks secrets, in the thread."""
         self.ended = False
@@ -128,8 +136,8 @@ class Worker:
             self._closing = True
             if self._thread is None:
                 self.ended = not any(lane.used or len(lane.buffer) for lane in self.lanes)
-        for lane in self.lanes:
-            lane.buffer.close()
+        if not self.capture:  # else the thread does, when it has what was captured
+            self._close_buffers()
         self.wake()
 
     def join(self) -> None:
@@ -176,6 +184,8 @@ class Worker:
         while not self._closing:
             tickets = [self._tickets.popleft() for _ in range(len(self._tickets))]
             late = loop.time() >= due
+            if self.capture is not None:
+                await self._release(_CAPTURE_S if tickets else 0.0)
             events += await self._gather(seal=late or bool(tickets))
             if late:
                 self._clock.follow()
@@ -187,9 +197,37 @@ class Worker:
                 self._flushes.add(flush)
                 flush.add_done_callback(self._flushes.discard)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), max(0.0, due - loop.time()))
+                await asyncio.wait_for(self._woken.wait(), self._nap(due - loop.time()))
             self._woken.clear()
         await self._finish(sending)
+
+    def _close_buffers(self) -> None:
+        for lane in self.lanes:
+            lane.buffer.close()
+
+    def _nap(self, seconds: float) -> float:
+        """Return how long to sleep; not for long while values may be on their way from a GPU."""
+        most = seconds if self.capture is None else min(seconds, _CAPTURE_EVERY_S)
+        return max(0.0, most)
+
+    async def _release(self, within_s: float) -> None:
+        """Emit what was captured and is here; wait for the rest as long as is said."""
+        import asyncio
+
+        capture = self.capture
+        if capture is None:
+            return
+        until = monotonic() + within_s
+        try:
+            capture.prepare()
+            while True:
+                for captured in capture.ready():
+                    self.observe(*captured)
+                if not len(capture) or monotonic() >= until:
+                    return
+                await asyncio.sleep(_CAPTURE_POLL_S)
+        except Exception as error:  # a GPU may fail in any way
+            self.complain(error)
 
     async def _gather(self, *, seal: bool) -> int:
         """Put what is in the buffers into frames, and close those; return the number of events."""
@@ -283,6 +321,11 @@ class Worker:
         left = self._deadline - monotonic()
         try:
             async with asyncio.timeout(max(0.0, left - min(0.3, left / 5))):
+                await self._release(min(_CAPTURE_S, left / 2))
+                if self.capture is not None:
+                    for captured in self.capture.give_up():
+                        self.observe(*captured)
+                    self._close_buffers()
                 await self._gather(seal=True)
                 await self._settled()
                 for lane in self.lanes:
