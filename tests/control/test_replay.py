@@ -86,7 +86,7 @@ class Lab:
     def replay(self, state: ReplayState | None = None, *, rate: float = 0.0) -> Replay:
         """Return a replay from its beginning, or from a state."""
         if state is None:
-            state = ReplayState(command={}, number=1, request=REQUEST)
+            state = ReplayState(command={}, number=1, request=REQUEST, by=[])
             state.sources = [
                 Source(kind="observation", topic="t", partition=0, start=0, next=0, end=20)
             ]

@@ -1,6 +1,6 @@
 """What a replay makes of a source partition, against a plain reference."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from mlops_events.control.replay_account import Account
 from mlops_events.control.replay_fold import Plan, ReplayFold, Source
 from mlops_events.control.replay_request import ReplayRequest
-from mlops_events.control.replay_rules import Rule
+from mlops_events.control.replay_windows import OpenWindow
 from mlops_events.schemas import FrameEncoder, Origin, Stats
 from mlops_events.schemas.frame import Free
 from mlops_events.schemas.values import ENCODER
 from mlops_events.sinks.base import FrameRecord, Record, StatsRecord
+from mlops_events.streams.by import By
 
 MS = 1_000_000
 SIZE = 10 * MS
+MARGIN = 20
+RULES = [By("time", SIZE), By("window", 2)]
 TOPIC = "mlops.events.observation.v1"
 
 
@@ -29,6 +32,11 @@ class Sent(NamedTuple):
     seq: int
     times: list[int]
     arrived: int
+
+
+def window_of(frame: Sent, k: int) -> int | None:
+    """Return which training window an event says it is in; some say nothing."""
+    return None if frame.times[k] % 7 == 0 else frame.times[k] // 25 + k % 2
 
 
 class Rec(NamedTuple):
@@ -51,7 +59,11 @@ def encode(frame: Sent, *, run: str = "r", version: str = "1") -> bytes:
     origin = Origin(run=run, role="miner", uid=frame.emitter, version=version)
     encoder = FrameEncoder(emitter=bytes([frame.emitter]) * 16, kind="observation", origin=origin)
     events = [
-        ENCODER.encode(Free(ts * MS, k, "training", {"loss": value_of(frame, k)}))
+        ENCODER.encode(
+            Free(
+                ts * MS, k, "training", {"loss": value_of(frame, k), "window": window_of(frame, k)}
+            )
+        )
         for k, ts in enumerate(frame.times)
     ]
     return encoder.encode(events, seq=frame.seq, closed_ns=0, accepted=0, dropped=0)
@@ -65,7 +77,7 @@ def request(since: int, until: int, *, slack: int = 1000, **more: Any) -> Replay
         since_ns=since * MS,
         until_ns=until * MS,
         slack_ns=slack * MS,
-        margin_ns=20 * MS,
+        margin_ns=MARGIN * MS,
         **more,
     )
 
@@ -73,7 +85,7 @@ def request(since: int, until: int, *, slack: int = 1000, **more: Any) -> Replay
 def plan(asked: ReplayRequest, *kinds: str) -> Plan:
     """Return what is written: these kinds, or observations and Stats."""
     takes = frozenset(kinds or ("observation", "stats"))
-    return Plan(asked, takes, [Rule("time", SIZE)], {"site": "x"})
+    return Plan(asked, takes, RULES, {"site": "x"})
 
 
 def source(end: int) -> Source:
@@ -97,10 +109,14 @@ def replay(
     return out + fold.finish(now_ms=5), account
 
 
-def stats_of(records: Sequence[Record]) -> list[tuple[bytes, Stats]]:
-    """Return the Stats in records, in the order of their keys."""
+def stats_of(records: Sequence[Record], by: str = "time") -> list[tuple[bytes, Stats]]:
+    """Return the Stats in records by one rule, in the order of their keys."""
     found = [
-        (r.frame.emitter, s) for r in records if isinstance(r, StatsRecord) for s in r.frame.stats
+        (r.frame.emitter, s)
+        for r in records
+        if isinstance(r, StatsRecord)
+        for s in r.frame.stats
+        if s.by == by
     ]
     return sorted(found, key=lambda one: (one[0], one[1].start))
 
@@ -137,49 +153,92 @@ def test_every_whole_window_has_every_sample_that_arrived_in_time(
     records = [Rec(k, frame.arrived, encode(frame)) for k, frame in enumerate(frames)]
     out, account = replay(records, plan(request(since, until, slack=slack)), saved_at=saved_at)
 
-    windows: dict[tuple[int, int], list[float]] = {}
-    ids, seen, clock, beyond = set(), set(), 0, 0
+    by_time: dict[tuple[int, int], list[float]] = {}
+    by_field: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    over: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    ids, seen, clock, beyond, cut = set(), set(), 0, set(), set()
     for frame in frames:
         clock = max(clock, frame.arrived)
-        if (frame.emitter, frame.seq) in seen:
-            continue
+        new = (frame.emitter, frame.seq) not in seen
         seen.add((frame.emitter, frame.seq))
-        for k, ts in enumerate(frame.times):
-            if not since <= ts < until:
-                continue
-            ids.add((frame.emitter, frame.seq, k))
+        for k, ts in enumerate(frame.times) if new else ():
+            event, value = (frame.emitter, frame.seq, k), value_of(frame, k)
+            inside = since <= ts < until
             start = ts // 10 * 10
-            if start + 10 + slack <= clock:
-                beyond += 1
-            elif since <= start and start + 10 <= until:
-                windows.setdefault((frame.emitter, start), []).append(value_of(frame, k))
+            if inside:
+                ids.add(event)
+                if start + 10 + slack <= clock:
+                    beyond.add(event)
+                elif since <= start and start + 10 <= until:
+                    by_time.setdefault((frame.emitter, start), []).append(value)
+                else:
+                    cut.add((frame.emitter, "time", start))
+            number = window_of(frame, k)
+            if number is not None and since - MARGIN <= ts < until + MARGIN:
+                place = (frame.emitter, number // 2 * 2)
+                if place not in over:
+                    by_field.setdefault(place, []).append((ts, value))
+                elif inside:
+                    beyond.add(event)
+        for place in [p for p, held in by_field.items() if max(held)[0] + slack <= clock]:
+            over[place] = by_field.pop(place)
+    over |= by_field
+    whole = {p: held for p, held in over.items() if all(since <= ts < until for ts, _ in held)}
+    partly = [p for p, held in over.items() if any(since <= ts < until for ts, _ in held)]
+
     assert {(i.emitter[0], i.seq, i.index) for i in ids_of(out)} == ids
-    found = {(emitter[0], s.start // MS): s for emitter, s in stats_of(out)}
-    assert found.keys() == windows.keys()
-    assert len(found) == len(stats_of(out)), "a window was put out twice"
-    for key, values in windows.items():
-        stats = found[key]
-        assert (stats.count, stats.revision, stats.final) == (len(values), len(values), True)
-        assert (stats.min, stats.max) == (min(values), max(values))
-        assert (stats.median, stats.closed_by) == (median(values), "replay")
-        assert stats.mean is not None
-        assert abs(stats.mean - sum(values) / len(values)) < 1e-9
-    assert account.beyond_slack == beyond
+    _check(stats_of(out), {(e, start * MS): values for (e, start), values in by_time.items()})
+    values = {place: [value for _, value in held] for place, held in whole.items()}
+    _check(stats_of(out, "window"), values)
+    assert account.windows_cut == len(cut) + len(set(partly).difference(whole))
+    assert account.beyond_slack == len(beyond)
     assert account.read == sum(len(frame.times) for frame in frames)
     account.written = len(ids)
     assert account.off_by == 0
 
 
+def _check(
+    found: list[tuple[bytes, Stats]], windows: Mapping[tuple[int, int], Sequence[float]]
+) -> None:
+    """See that there are the Stats of these windows, by emitter and start, and no others."""
+    by_place = {(emitter[0], stats.start): stats for emitter, stats in found}
+
+    assert by_place.keys() == windows.keys()
+    assert len(by_place) == len(found), "a window was put out twice"
+    for place, values in windows.items():
+        stats = by_place[place]
+        assert (stats.count, stats.revision, stats.final) == (len(values), len(values), True)
+        assert (stats.min, stats.max) == (min(values), max(values))
+        assert (stats.median, stats.closed_by) == (median(values), "replay")
+        assert stats.mean is not None
+        assert abs(stats.mean - sum(values) / len(values)) < 1e-9
+
+
 def test_windows_that_the_range_cuts_are_counted_and_named() -> None:
     """A range that ends in a window leaves it out, and says whose and which it was."""
     frame = Sent(7, 0, [4, 12, 23], 0)
-    out, account = replay([Rec(0, 0, encode(frame))], plan(request(3, 25)))
+    what = plan(request(3, 25))._replace(rules=RULES[:1])
+    out, account = replay([Rec(0, 0, encode(frame))], what)
 
     assert [s.start for _, s in stats_of(out)] == [SIZE]
     assert account.windows_cut == 2
     assert account.cut == [
         f"r/miner/7 observation at 1970-01-01 00:00:00.{at:03}Z" for at in (0, 20)
     ]
+
+
+def test_windows_over_a_field_are_whole_or_left_out() -> None:
+    """One with samples before the range, and one that the stream has open, are named."""
+    frame = Sent(7, 0, [5, 26, 52, 78], 0)  # in the windows 0, 2, 2 and 4
+    what = plan(request(20, 90))._replace(
+        still_open={OpenWindow(b"\7" * 16, "observation", "window", 2, 4)}
+    )
+    out, account = replay([Rec(0, 0, encode(frame))], what)
+    early, _ = replay([Rec(0, 0, encode(frame))], plan(request(30, 90)))
+
+    assert [(s.start, s.count) for _, s in stats_of(out, "window")] == [(2, 2)]
+    assert account.cut == ["r/miner/7 observation at window 4"]
+    assert [(s.start, s.count) for _, s in stats_of(early, "window")] == [(4, 1)]
 
 
 def test_each_event_that_is_not_wanted_has_one_reason() -> None:
@@ -221,7 +280,7 @@ def test_events_and_stats_are_tagged_as_the_stream_does() -> None:
     """The version is normalised, the operator's tags are added."""
     out, _ = replay([Rec(0, 0, encode(Sent(1, 0, [1], 0), version="V1.2"))], plan(request(0, 20)))
 
-    assert [r.frame.tags for r in out] == [{"version": "1.2", "site": "x"}] * 2
+    assert [r.frame.tags for r in out] == [{"version": "1.2", "site": "x"}] * 3
 
 
 def test_a_window_is_put_out_when_its_slack_has_passed() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlops_events.control.replay_limit import hindrances
+from mlops_events.control.replay_limit import find_open
 from mlops_events.control.replay_request import ReplayRequest
 from mlops_events.schemas import FrameEncoder, Origin
 from mlops_events.schemas.frame import Free
@@ -13,7 +13,7 @@ from mlops_events.streams.state import PartitionState
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
-SETTINGS = StreamSettings(hold_s=600.0)
+SETTINGS = StreamSettings(hold_s=600.0, by=("time:10s", "field:window"))
 
 
 def frame(uid: int, seq: int, *seconds: int, end: bool = False) -> bytes:
@@ -24,7 +24,8 @@ def frame(uid: int, seq: int, *seconds: int, end: bool = False) -> bytes:
         origin=Origin(run=f"r{uid}", role="miner", uid=uid, version="v1"),
     )
     events = [
-        ENCODER.encode(Free(BASE + s * SECOND, None, "training", {"loss": 1.0})) for s in seconds
+        ENCODER.encode(Free(BASE + s * SECOND, None, "training", {"loss": 1.0, "window": uid}))
+        for s in seconds
     ]
     return encoder.encode(
         events, seq=seq, closed_ns=BASE + 9000 * SECOND, accepted=0, dropped=0, end=end
@@ -42,19 +43,24 @@ def state() -> PartitionState:
 
 
 @pytest.mark.parametrize(
-    ("since", "now", "more", "limits"),
+    ("since", "now", "more", "limits", "uids"),
     [
-        (0, 210, {}, [50, 100]),
-        (60, 210, {}, [100]),  # an open window that ended before the range means nothing
-        (0, 801, {}, []),  # both were silent for longer than hold
-        (0, 210, {"run": "r2"}, [50]),
-        (0, 210, {"version": "2"}, []),
+        (0, 210, {}, [50, 100], {1, 2}),
+        (60, 210, {}, [100], {1, 2}),  # an open window that ended before the range means nothing
+        (0, 801, {}, [], set[int]()),  # both were silent for longer than hold
+        (0, 210, {"run": "r2"}, [50], {2}),
+        (0, 210, {"version": "2"}, [], set[int]()),
     ],
 )
 def test_the_oldest_open_window_of_each_node_limits_a_replay(
-    state: PartitionState, since: int, now: int, more: dict[str, str], limits: list[int]
+    state: PartitionState,
+    since: int,
+    now: int,
+    more: dict[str, str],
+    limits: list[int],
+    uids: set[int],
 ) -> None:
-    """Only of nodes that are asked for, and that may still add to it."""
+    """Only of nodes that are asked for, and may still add to it; windows over fields are named."""
     request = ReplayRequest(
         kinds=("observation",),
         sink="sqlite",
@@ -65,13 +71,13 @@ def test_the_oldest_open_window_of_each_node_limits_a_replay(
         run=more.get("run"),
         version=more.get("version"),
     )
-    found = list(
-        hindrances(
-            state, request, kind="observation", settings=SETTINGS, now_ns=BASE + now * SECOND
-        )
+    found, over_fields = find_open(
+        state, SETTINGS, request, kind="observation", now_ns=BASE + now * SECOND
     )
 
     assert sorted((one.limit_ns - BASE) // SECOND for one in found) == limits
+    assert {one.start for one in over_fields} == uids
+    assert {one[1:4] for one in over_fields} <= {("observation", "window", 1)}
     for one in found:
         assert one.why.startswith("r")
         assert "at the latest at 2023-11-14 22:26:40.000Z" in one.when

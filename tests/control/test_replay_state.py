@@ -23,7 +23,9 @@ def state(*, done: bool = False) -> ReplayState:
     source = Source(
         kind="run", topic="t", partition=3, start=0, next=5, end=9, seen={b"e" * 16: runs}
     )
-    return ReplayState(command=COMMAND, number=2, request=REQUEST, sources=[source], done=done)
+    return ReplayState(
+        command=COMMAND, number=2, request=REQUEST, by=["time:10s"], sources=[source], done=done
+    )
 
 
 def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:

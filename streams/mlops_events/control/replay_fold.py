@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mlops_events.control.replay_account import Account
-from mlops_events.control.replay_request import ReplayRequest
-from mlops_events.control.replay_rules import Rule
-from mlops_events.control.replay_windows import Closed, EmitterWindows, ReplayWindows
+from mlops_events.control.replay_request import WINDOWED, ReplayRequest
+from mlops_events.control.replay_windows import Closed, EmitterWindows, OpenWindow, ReplayWindows
 from mlops_events.schemas.errors import DecodeError
 from mlops_events.schemas.events import RawKind, Stats
 from mlops_events.schemas.frame import Frame, StatsFrame, decode_frame
 from mlops_events.sinks.base import FrameRecord, Record, StatsRecord
+from mlops_events.streams.by import By
 from mlops_events.streams.dedupe import SeqRuns
 from mlops_events.streams.logreader import LogRecord, TopicPartition
 from mlops_events.streams.tag import normalise_version, tag
@@ -47,9 +47,9 @@ class Plan(NamedTuple):
 
     request: ReplayRequest
     kinds: frozenset[str]
-    rules: Sequence[Rule]
+    rules: Sequence[By]
     tags: dict[str, str]
-    still_open: Collection[tuple[bytes, str, int, int]] = ()
+    still_open: Collection[OpenWindow] = ()
 
 
 class ReplayFold:
@@ -68,7 +68,7 @@ class ReplayFold:
         self._routed = source.kind in plan.kinds
         self._account = account
         self._windows: ReplayWindows | None = None
-        if "stats" in plan.kinds and plan.rules:
+        if "stats" in plan.kinds and source.kind in WINDOWED:
             self._windows = ReplayWindows(
                 plan.rules,
                 kind=source.kind,

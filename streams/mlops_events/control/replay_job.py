@@ -15,7 +15,6 @@ from mlops_events.control.replay import Moment, Portions, Replay
 from mlops_events.control.replay_fold import Plan, ReplayFold
 from mlops_events.control.replay_limit import check_until
 from mlops_events.control.replay_request import ReplayRequest, taken_kinds
-from mlops_events.control.replay_rules import rules_of
 from mlops_events.control.replay_sources import check_sources, find_partitions, find_sources
 from mlops_events.control.replay_state import ReplayState, StateFile, shown_command
 from mlops_events.control.replay_writer import DryRun, ReplayWriter
@@ -87,9 +86,10 @@ def _begin(job: Job, file: StateFile) -> ReplayState:
         ConfigError: there is nothing to go on with, or that is another replay.
     """
     saved = file.read()
+    by = [rule.label for rule in job.stream.rules]
     if not job.resume:
         number = saved.number + 1 if saved is not None else 1
-        return ReplayState(command=job.command, number=number, request=job.request)
+        return ReplayState(command=job.command, number=number, request=job.request, by=by)
     if saved is None:
         others = "".join(f"\n  replay {shown_command(s.command)}" for s in file.others())
         raise ConfigError(
@@ -100,6 +100,11 @@ def _begin(job: Job, file: StateFile) -> ReplayState:
         raise ConfigError(
             f"{file.path} is the state of another replay: {shown_command(saved.command)}; "
             "go on with just these options, or begin anew without --resume"
+        )
+    if saved.by != by:
+        raise ConfigError(
+            f"the replay has windows by {', '.join(saved.by)}, the settings say {', '.join(by)}; "
+            "set MLOPS_EVENTS_STREAM_BY back, or begin anew without --resume"
         )
     return saved
 
@@ -141,11 +146,8 @@ async def _replay(
     partitions = await find_partitions(job.kafka, state.request.sources)
     async with open_reader(job.kafka) as reader:
         await _find(job, state, reader, partitions)
-        plans = {
-            kind: Plan(state.request, kinds, rules_of(job.stream, kind), job.stream.tags)
-            for kind in state.request.sources
-        }
-        folds = [ReplayFold(source, plans[source.kind], state.account) for source in state.sources]
+        plan = Plan(state.request, kinds, job.stream.rules, job.stream.tags, state.still_open)
+        folds = [ReplayFold(source, plan, state.account) for source in state.sources]
         try:
             await writer.open()
             replay = Replay(

@@ -11,6 +11,7 @@ import msgspec
 from mlops_events.control.replay_account import Account
 from mlops_events.control.replay_fold import Source
 from mlops_events.control.replay_request import ReplayRequest
+from mlops_events.control.replay_windows import OpenWindow
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.sinks.base import SinkUnavailable
 from mlops_events.sinks.filelock import FileLock
@@ -24,16 +25,18 @@ class ReplayState(msgspec.Struct, kw_only=True):
     """A replay between two batches.
 
     `command` is what it was called with; `number` how often that was called anew. `seconds` is
-    the time it took so far. A finished one is kept for its account and its number.
+    the time it took so far. `by` are the rules for windows, `still_open` those over fields that the stream had open when it
+    began. A finished one is kept for its account and its number.
     """
 
     v: int = VERSION
     command: dict[str, str]
     number: int
     request: ReplayRequest
+    by: list[str]
     account: Account = msgspec.field(default_factory=Account)
     sources: list[Source] = msgspec.field(default_factory=list)
-    still_open: set[tuple[bytes, str, int, int]] = msgspec.field(default_factory=set)
+    still_open: set[OpenWindow] = msgspec.field(default_factory=set)
     seconds: float = 0.0
     done: bool = False
 

@@ -1,5 +1,6 @@
 """Windows of a replay: all samples of each, however late they arrived."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -7,13 +8,24 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mlops_events.control.replay_request import ReplayRequest, show_time
-from mlops_events.control.replay_rules import Rule
 from mlops_events.schemas.events import Origin, RawKind, Stats
 from mlops_events.schemas.frame import Frame
+from mlops_events.streams.by import By
+from mlops_events.streams.fieldvalue import reader_of
 from mlops_events.streams.figures import summarise
-from mlops_events.streams.sampling import Window, add_observations, add_profiles
+from mlops_events.streams.sampling import Window, group_events
 
-__all__ = ["Closed", "EmitterWindows", "ReplayWindows"]
+__all__ = ["Closed", "EmitterWindows", "OpenWindow", "ReplayWindows"]
+
+
+class OpenWindow(NamedTuple):
+    """Names a window of an emitter over a field."""
+
+    emitter: bytes
+    kind: RawKind
+    name: str
+    size: int
+    start: int
 
 
 class Held(msgspec.Struct, array_like=True):
@@ -60,17 +72,17 @@ class ReplayWindows:
         rules: what windows there are.
         kind: of the events.
         request: the range, its margins and the slack.
-        still_open: windows that the stream has open, by (emitter, by, size, start).
+        still_open: windows over fields that the stream has open.
         emitters: as they were saved.
     """
 
     def __init__(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[By],
         *,
         kind: RawKind,
         request: ReplayRequest,
-        still_open: Collection[tuple[bytes, str, int, int]] = (),
+        still_open: Collection[OpenWindow] = (),
         emitters: Sequence[EmitterWindows] = (),
     ) -> None:
         self._rules = rules
@@ -104,7 +116,7 @@ class ReplayWindows:
         beyond: set[int] = set()
         for number, rule in enumerate(self._rules):
             items = ours if rule.over_time else near
-            for start, batch in rule.split(items, frame) if items else ():
+            for start, batch in _split(items, frame, rule):
                 if self._is_over(frame.emitter, number, start, arrived_ns):
                     beyond.update(
                         id(item) for item in self._between(batch, self._since, self._until)
@@ -173,10 +185,9 @@ class ReplayWindows:
             held.cut = True
             held.inside = held.inside or bool(held.samples) or bool(inside)
             held.samples = {}
-        elif self._kind == "profile":
-            add_profiles(held.samples, batch, frame.seq)
         else:
-            add_observations(held.samples, batch, frame)
+            for group in group_events(batch, frame, self._kind):
+                group.add_to(held.samples, frame.seq)
 
     def _close(self, emitter: EmitterWindows, number: int, start: int) -> Iterator[Closed]:
         rule = self._rules[number]
@@ -185,20 +196,35 @@ class ReplayWindows:
             emitter.gone[number].add(start)
         elif not any(emitter.held) and not any(emitter.gone):
             del self._emitters[emitter.id]
-        open_still = (emitter.id, rule.by, rule.size, start) in self._still_open
-        if (held.cut and held.inside) or (open_still and held.samples):
+        place = OpenWindow(emitter.id, self._kind, rule.name, rule.size, start)
+        if (held.cut and held.inside) or (held.samples and place in self._still_open):
             yield Closed(emitter.id, emitter.origin, [], self._name(emitter, rule, start))
         elif held.samples:
             stats = list(_stats(held.samples, rule, kind=self._kind, start=start))
             yield Closed(emitter.id, emitter.origin, stats)
 
-    def _name(self, emitter: EmitterWindows, rule: Rule, start: int) -> str:
+    def _name(self, emitter: EmitterWindows, rule: By, start: int) -> str:
         origin = emitter.origin
-        at = show_time(start) if rule.over_time else f"{rule.by} {start}"
+        at = show_time(start) if rule.over_time else f"{rule.name} {start}"
         return f"{origin.run}/{origin.role}/{origin.uid} {self._kind} at {at}"
 
 
-def _stats(samples: Window, rule: Rule, *, kind: RawKind, start: int) -> Iterator[Stats]:
+def _split(items: Sequence[Any], frame: Frame, rule: By) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yield the events of each window with its start; those without the field are in none."""
+    if rule.over_time:
+        numbers: list[int | None] = [item.ts for item in items]
+    else:
+        read = reader_of(frame, rule.name)
+        numbers = [read(item) for item in items]
+    batches: defaultdict[int, list[Any]] = defaultdict(list)
+    for number, item in zip(numbers, items, strict=True):
+        if number is not None:
+            batches[number // rule.size].append(item)
+    for place, batch in batches.items():
+        yield place * rule.size, batch
+
+
+def _stats(samples: Window, rule: By, *, kind: RawKind, start: int) -> Iterator[Stats]:
     for name, cell in samples.items():
         for field, series in cell.series().items():
             count = len(series.numbers)
@@ -220,6 +246,6 @@ def _stats(samples: Window, rule: Rule, *, kind: RawKind, start: int) -> Iterato
                 nonfinite=bad.count if bad else 0,
                 first_nonfinite_step=bad.first_step if bad else None,
                 last_finite=series.last,
-                by=rule.by,
+                by=rule.name,
                 closed_by="replay",
             )
