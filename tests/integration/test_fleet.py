@@ -87,6 +87,7 @@ class Lab:
         self.kafka = kafka
         self.topics = kafka.topics
         self.producer: Any = None
+        self.service: Any = None
         self._processes = processes
         self._until = until
 
@@ -103,7 +104,7 @@ class Lab:
 
     def start(self, **environ: str) -> Any:
         """Start the service."""
-        return self._processes.start(
+        self.service = self._processes.start(
             *(sys.executable, "-m", "mlops_events.control", "fleet"),
             env={
                 "MLOPS_EVENTS_KAFKA_BROKERS": self.kafka.brokers,
@@ -113,6 +114,7 @@ class Lab:
                 **environ,
             },
         )
+        return self.service
 
     async def stop(self, service: Any) -> None:
         """Stop the service with SIGTERM, which it must obey."""
@@ -133,7 +135,8 @@ class Lab:
             await self.producer.send_and_wait(self.topics.stats, node.window(start), key=key)
 
     async def read(self, topic: str) -> list[Any]:
-        """Return all records of a topic."""
+        """Return all records of a topic, as long as the service has not failed."""
+        assert self.service.poll() in (None, 0), self.service.stderr()
         partitions = {LogPartition(topic, i) for i in range(PARTITIONS)}
         async with open_reader(self.kafka) as reader:
             logs = await reader.bounds(partitions)

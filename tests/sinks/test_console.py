@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from mlops_events.schemas.events import Origin, Stats
 from mlops_events.schemas.frame import Free
 from mlops_events.sinks.base import Batch, Envelope, Sink, SinkBroken
 from mlops_events.sinks.console import ConsoleSettings, ConsoleSink, render
-from mlops_events.sinks.testing import SinkContract, frame_record, sample_batch
+from mlops_events.sinks.testing import SinkContract, frame_record, sample_batch, stats_record
 
 
 class TestContract(SinkContract):
@@ -35,6 +36,32 @@ def test_each_kind_is_one_line() -> None:
         "22:13:20.000 contract/miner/7/0 warning slow seconds=3.5",
         "22:13:20.000 contract/miner/7/0 training_10s.loss mean=0.5 min=-0.5 max=1.5 "
         "median=0.5 count=3",
+    ]
+
+
+def test_a_window_of_a_fleet_says_how_many_nodes_it_is_of() -> None:
+    """With its version, since nothing else tells it from the others."""
+    stats = Stats(
+        kind="observation",
+        name="training",
+        field="loss",
+        start=0,
+        size=10_000_000_000,
+        revision=9,
+        final=False,
+        count=9,
+        mean=2.0,
+        min=1.0,
+        max=3.0,
+        nodes=2,
+        nodes_missing=1,
+        median_of_medians=2.5,
+    )
+    origin = Origin(run="r", role="miner", version="1.4.0")
+
+    assert lines(Batch([stats_record([stats], origin=origin)])) == [
+        "00:00:00.000 r/miner training_10s.loss mean=2 min=1 max=3 median_of_medians=2.5 count=9 "
+        "version=1.4.0 nodes=2 missing=1"
     ]
 
 

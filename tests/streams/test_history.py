@@ -101,6 +101,21 @@ def test_runs_and_ranks_are_apart() -> None:
     ]
 
 
+def test_what_started_long_ago_is_forgotten() -> None:
+    """With the run, if nobody else started in it; as if the log began later."""
+    versions = Versions()
+    start(versions, 1, "1.0", ts=0)
+    start(versions, 2, "2.0", ts=10)
+    versions.forget(before_ns=TS + 5)
+    kept = start(versions, 1, "1.0", ts=20)
+    versions.forget(before_ns=TS + 30)
+
+    assert kept == []
+    assert messages(start(versions, 2, "2.0", ts=40)) == [
+        "info: version 2.0 first appears in run llama, on miner/2"
+    ]
+
+
 def test_what_is_said_is_the_same_whenever_it_is_said() -> None:
     """Its id and its bytes follow from what it is about."""
     one, two = (start(Versions(), 1, "1.0")[0].frame() for _ in range(2))

@@ -67,6 +67,7 @@ class FleetService:
         self._versions = Versions()
         self._fleet = Fleet(settings, self._crews)
         self._producer: Any = None
+        self._remember_ns = stream.keep_ns  # as long as the run topic has it
         self._lag = 0
         self._newest_ns = 0
         self._heard_at = time.monotonic()
@@ -166,8 +167,8 @@ class FleetService:
             self.counters.error("undecodable")
             return
         log_ns = record.timestamp * _MS
-        self.counters.received("stats", len(frame.stats))
         if not any(stats.nodes is not None for stats in frame.stats):
+            self.counters.received("stats", len(frame.stats))
             self._presence.note(frame.origin, log_ns=log_ns)
         self._fleet.take(frame, log_ns=log_ns)
         self._newest_ns = max(self._newest_ns, log_ns)
@@ -192,6 +193,7 @@ class FleetService:
                 self._fleet.forget(now_ns=self._newest_ns)
                 self._crews.forget(now_ns=self._newest_ns)
                 self._presence.forget(now_ns=self._newest_ns)
+                self._versions.forget(before_ns=time.time_ns() - self._remember_ns)
             self._count()
 
     async def _take(
@@ -243,9 +245,9 @@ class FleetService:
         ]
         lines: list[Output] = []
         for derived in said:
-            line = derived.log
+            line, run = derived.log, derived.origin.run
             level = logging.WARNING if line.level == "warning" else logging.INFO
-            log.log(level, "%s", line.message, extra={"run": derived.origin.run})
+            log.log(level, "told", extra={"line": line.message, "run": run})
             lines += self._encoder.frame(derived.frame())
         await self._send([*lines, *(one for one in stats if one.topic != self._stats_topic)])
         await self._send([one for one in stats if one.topic == self._stats_topic])

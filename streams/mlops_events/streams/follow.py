@@ -18,7 +18,7 @@ from mlops_events.streams.offsets import GuardCounts, OffsetGuard
 
 __all__ = ["Follower", "open_follower"]
 
-_CALL_S: Final = 30.0
+_CALL_S: Final = 60.0  # a cluster makes the topic of the groups when it first needs it
 _STOP_S: Final = 5.0
 
 

@@ -16,6 +16,7 @@ class _Last(NamedTuple):
     """The newest start of a node."""
 
     ts: int
+    run: str
     emitter: bytes
     version: str
 
@@ -50,10 +51,16 @@ class Versions:
         last = self._nodes.get(node)
         if last is not None and (last.ts >= event.ts or last.emitter == emitter):
             return said
-        self._nodes[node] = _Last(event.ts, emitter, version)
+        self._nodes[node] = _Last(event.ts, origin.run, emitter, version)
         if last is not None and order[version] < order[last.version]:
             said.append(_goes_back(origin, emitter, event.ts, version, last.version))
         return said
+
+    def forget(self, *, before_ns: int) -> None:
+        """Let go of nodes that last started before that, and of runs that have no others."""
+        self._nodes = {node: last for node, last in self._nodes.items() if last.ts >= before_ns}
+        runs = {last.run for last in self._nodes.values()}
+        self._runs = {run: order for run, order in self._runs.items() if run in runs}
 
 
 def _appears(origin: Origin, ts: int, version: str, previous: str) -> DerivedLog:
