@@ -38,7 +38,7 @@ WORKER = """
 import asyncio, json, os, random, sys, time
 from mlops_events.control.logs import log_to
 from mlops_events.schemas.settings import KafkaSettings, load
-from mlops_events.streams import app, batches
+from mlops_events.streams import app, batches, worker
 from mlops_events.streams.settings import StreamSettings
 
 log_to(sys.stderr)
@@ -77,6 +77,19 @@ def build(*given):
     return made[-1]
 
 
+async def write_or_die(*given):
+    # delivered, not yet in a checkpoint
+    if random.random() < die:
+        os._exit(9)
+    sizes = await write(*given)
+    # in a checkpoint, not yet committed
+    if random.random() < die:
+        os._exit(9)
+    return sizes
+
+
+die = float(environ("DIE", "0"))
+write, worker.write_checkpoints = worker.write_checkpoints, write_or_die
 if faults or lose_for_s:
     batches.SETTINGS["ConsumerScheduler"] = Faulty
 if session_s:
@@ -84,9 +97,8 @@ if session_s:
 settings = load(StreamSettings, "stream"), load(KafkaSettings, "kafka")
 build_app, app.build_app = app.build_app, build
 code = asyncio.run(app.run_stream(*settings))
-worker = made[0].worker
-if worker is not None:
-    counts = worker._guard_counts
+if made[0].worker is not None:
+    counts = made[0].worker._guard_counts
     print(json.dumps({name: getattr(counts, name) for name in counts.__struct_fields__}))
 sys.exit(code)
 """

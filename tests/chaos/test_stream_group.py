@@ -74,6 +74,24 @@ async def test_stopped_workers_wake_up_as_strangers(fleet: Any, until: Any) -> N
     assert fleet.workers["dynamic"] is sleepers[0]
 
 
+async def test_a_restart_under_the_same_name_disturbs_nobody(fleet: Any, until: Any) -> None:
+    """kill -9 and a new start within the session: the others keep what they have, undisturbed."""
+    for name in ("w0", "w1"):
+        fleet.start(name, INSTANCE=name, SESSION_S="30")
+    async with fleet.loaded():
+        await until(lambda: [held(w) for w in fleet.workers.values()] == [8, 8])
+        loads = fleet.workers["w1"].stderr().count("partitions loaded")
+        fleet.workers["w0"].kill()
+        fleet.restart("w0")
+        await fleet.running("w0")
+        await asyncio.sleep(2)
+        again = held(fleet.workers["w0"])
+    await fleet.check()
+
+    assert again == 8
+    assert fleet.workers["w1"].stderr().count("partitions loaded") == loads
+
+
 async def test_two_workers_with_one_name_do_not_take_turns(fleet: Any) -> None:
     """The one that was there first ends with the reason; the other has the partitions."""
     first = fleet.start("first", INSTANCE="w0")

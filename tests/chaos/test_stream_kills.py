@@ -74,6 +74,22 @@ async def test_windows_stay_true_while_three_workers_die_by_schedule(fleet: Any)
     assert {code for _, code in fleet.exits} <= {-signal.SIGKILL, -signal.SIGTERM, 0, 1}
 
 
+async def test_windows_stay_true_while_workers_die_around_their_checkpoints(fleet: Any) -> None:
+    """Between outputs, checkpoint and commit, again and again."""
+    for name in ("w0", "w1"):
+        fleet.start(name, INSTANCE=name, DIE="0.1")
+    async with fleet.supervised():
+        async with fleet.loaded():
+            await asyncio.sleep(FAULTY_S)
+        for name in ("w0", "w1"):
+            fleet.workers[name].kill()
+            fleet.start(name, INSTANCE=name)
+        await fleet.complete()
+    await fleet.check()
+
+    assert {code for _, code in fleet.exits} == {9}
+
+
 async def test_windows_stay_true_while_worker_and_embedded_broker_die(
     embedded_broker: Any, prefix: str, fleet_on: Any
 ) -> None:

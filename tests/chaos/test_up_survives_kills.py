@@ -14,7 +14,7 @@ import pytest
 
 SETTINGS = {
     "NO_COLOR": "1",
-    "MLOPS_EVENTS_STREAM_WINDOW_S": "5",
+    "MLOPS_EVENTS_STREAM_BY": "time:5s",
     "MLOPS_EVENTS_STREAM_LATENESS_S": "2",
     "MLOPS_EVENTS_STREAM_CHECKPOINT_S": "2",
 }
