@@ -43,8 +43,9 @@ run: setup ## eight simulated nodes through broker, stream and sink, live; Ctrl-
 	*) exec $(BIN)/mlops-pipeline up --simulate 8 $(ARGS) ;; \
 	esac
 
-test: setup ## all tests; those that need Apache Kafka are skipped without Java; ARGS="tests/sinks -k retention"
+test: setup ## all tests; those that need servers are skipped without Java or Go; ARGS="tests/sinks -k retention"
 	@bash tests/services/kafka.sh install || [ $$? = 4 ]
+	@bash tests/services/servers.sh install all || [ $$? = 4 ]
 	@echo "test: running pytest, two tests at a time; ARGS=\"-n 0\" for one"
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 

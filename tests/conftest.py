@@ -1,8 +1,12 @@
-"""Fixtures that every test may use: a real Kafka, processes, ports, topics and waiting.
+"""Fixtures that every test may use: real servers, processes, ports, topics and waiting.
 
     kafka          "127.0.0.1:PORT" of one Apache Kafka for the whole run, all xdist workers too
     kafka_broker   a KafkaBroker of the test's own, to kill: .address, .kill(), .start(), .stop()
     embedded_broker  the broker of `mlops-pipeline up` on its store, the same to use
+    influxdb       a real InfluxDB 1.x with a database of the test's own: .url, .token, .database, .query(...);
+                   .kill(), .freeze(), .thaw(), .start(...): it is one for each xdist worker, and well again afterwards
+    victorialogs   a real VictoriaLogs, which speaks Loki's push API, with a tenant of the test's own: .url, .tenant,
+                   .query(...), and the same to harm it
     prefix         a topic prefix that no other test uses
     free_port      free_port() -> a TCP port on 127.0.0.1 that nobody listens on
     processes      processes.start(*args, env=..., cwd=..., stdin=..., fds=...) -> Process; ends with the test
@@ -11,13 +15,16 @@
                    async; until.sync(condition, within=30) does the same in a test that is not
 
 A test that uses `kafka` or `kafka_broker` gets the marker `kafka`. Without Java these tests are
-skipped, and fail where CI=true. Settings of the environment (MLOPS_EVENTS_*, RANK, ...) are taken
+skipped, and fail where CI=true; those of `influxdb` and `victorialogs` are without Go. Settings of the environment (MLOPS_EVENTS_*, RANK, ...) are taken
 away before any test runs.
 """
 
 import asyncio
+import base64
 import fcntl
+import http.client
 import inspect
+import json
 import os
 import random
 import shutil
@@ -26,6 +33,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.parse
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,10 +43,18 @@ import hypothesis
 import pytest
 
 KAFKA = Path(__file__).parent / "services" / "kafka.sh"
+SERVERS = Path(__file__).parent / "services" / "servers.sh"
 SERVICES = "PYTEST_SERVICES_DIR"  # set by the first process of a run, for its xdist workers
 OWNER = "PYTEST_SERVICES_OWNER"
-NOT_INSTALLED = 4  # exit code of kafka.sh
-SETTINGS = ("MLOPS_EVENTS_", "KAFKA_BOOTSTRAP_SERVERS", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+NOT_INSTALLED = 4  # exit code of kafka.sh and servers.sh
+SETTINGS = (
+    "MLOPS_EVENTS_",
+    "KAFKA_BOOTSTRAP_SERVERS",
+    "INFLUXDB_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+)
 
 cache = os.environ.get("MLOPS_EVENTS_CACHE")
 hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no fault
@@ -86,23 +102,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 # --- Kafka ------------------------------------------------------------------------------------
 
 
-def _kafka_sh(*arguments: object) -> None:
-    environ = {**os.environ, "KAFKA_HEAP": "256m", "KAFKA_OWNER_PID": os.environ[OWNER]}
+def _kafka_sh(*arguments: object) -> str:
+    return _script(KAFKA, *arguments, KAFKA_HEAP="256m", KAFKA_OWNER_PID=os.environ[OWNER])
+
+
+def _script(path: Path, *arguments: object, within: float = 300.0, **environ: str) -> str:
+    """Run a script of tests/services and return what it prints."""
     if cache:
         environ["MLOPS_EVENTS_CACHE"] = cache
     done = subprocess.run(
-        ["bash", str(KAFKA), *map(str, arguments)],
-        env=environ,
+        ["bash", str(path), *map(str, arguments)],
+        env={**os.environ, **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=within,
         check=False,
     )
     if done.returncode == NOT_INSTALLED and os.environ.get("CI") != "true":
-        pytest.skip(done.stderr.strip().removeprefix("kafka.sh: "))
+        pytest.skip(done.stderr.strip().removeprefix(f"{path.name}: "))
     if done.returncode != 0:
-        pytest.fail(f"kafka.sh {arguments[0]} failed:\n{done.stderr}", pytrace=False)
+        pytest.fail(f"{path.name} {arguments[0]} failed:\n{done.stderr}", pytrace=False)
+    return done.stdout
 
 
 class KafkaBroker:
@@ -152,6 +173,180 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
     broker.start()
     yield broker
     broker.kill()
+
+
+# --- InfluxDB and VictoriaLogs ----------------------------------------------------------------
+
+
+class Server:
+    """A destination of sinks in a folder, on a port of its own.
+
+    Args:
+        name: what servers.sh calls it.
+        folder: where it keeps its data and log.
+        port: where clients reach it.
+    """
+
+    def __init__(self, name: str, folder: Path, *, port: int) -> None:
+        self._name = name
+        self.folder = folder
+        self.port = port
+        self._harmed = False
+
+    def start(self, **environ: str) -> None:
+        """Start it, or start it again on its data, and return when it answers.
+
+        Args:
+            environ: what servers.sh and the server read from the environment.
+        """
+        self._harmed = bool(environ)
+        environ["SERVER_OWNER_PID"] = os.environ[OWNER]
+        _script(SERVERS, "start", self._name, self.folder, self.port, within=900, **environ)
+
+    def stop(self) -> None:
+        """Stop it cleanly; harmless when it is not running."""
+        self._harmed = True
+        _script(SERVERS, "stop", self.folder)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        self._harmed = True
+        _script(SERVERS, "kill", self.folder)
+
+    def freeze(self) -> None:
+        """Stop it with SIGSTOP: it takes connections and never answers."""
+        self._harmed = True
+        os.kill(self._pid(), signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after `freeze`."""
+        os.kill(self._pid(), signal.SIGCONT)
+
+    def heal(self) -> None:
+        """Have it run as it did at first, whatever a test did to it."""
+        if self._harmed:
+            self.stop()
+            self.start()
+
+    def _pid(self) -> int:
+        return int((self.folder / "pid").read_text())
+
+
+def _post(
+    port: int, path: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None
+) -> bytes:
+    """Post a form to a server of ours; return the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        kind = {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})}
+        connection.request("POST", path, urllib.parse.urlencode(form), kind)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+class InfluxDB:
+    """A database of an InfluxDB 1.x; everything else about the server is in `server`."""
+
+    token = "admin:adminpw"
+
+    def __init__(self, server: Server, database: str) -> None:
+        self.server = server
+        self.database = database
+        self.url = f"http://127.0.0.1:{server.port}"
+        self.start, self.stop, self.kill = server.start, server.stop, server.kill
+        self.freeze, self.thaw = server.freeze, server.thaw
+
+    def query(self, text: str) -> list[dict[str, Any]]:
+        """Return the rows that an InfluxQL query finds; times are ns, groups' tags are columns."""
+        basic = base64.b64encode(self.token.encode()).decode()
+        answer = json.loads(
+            _post(
+                self.server.port,
+                f"/query?epoch=ns&db={self.database}",
+                {"q": text},
+                {"Authorization": f"Basic {basic}"},
+            )
+        )
+        problems = [answer.get("error"), *(r.get("error") for r in answer.get("results", ()))]
+        assert not any(problems), f"{text}: {problems}"
+        return [
+            {
+                "measurement": series.get("name"),
+                **series.get("tags", {}),
+                **dict(zip(columns, row, strict=True)),
+            }
+            for result in answer["results"]
+            for series in result.get("series", ())
+            for columns in (series["columns"],)
+            for row in series.get("values", ())
+        ]
+
+
+@pytest.fixture(scope="session")
+def influxdb_server() -> Iterator[Server]:
+    """Start an InfluxDB for this xdist worker; tests use `influxdb`."""
+    yield from _server("influxdb")
+
+
+@pytest.fixture
+def influxdb(influxdb_server: Server) -> Iterator[InfluxDB]:
+    """Make a database of the test's own."""
+    found = InfluxDB(influxdb_server, f"test_{uuid.uuid4().hex[:12]}")
+    found.query(f'CREATE DATABASE "{found.database}"')
+    yield found
+    influxdb_server.heal()
+    found.query(f'DROP DATABASE "{found.database}"')
+
+
+class VictoriaLogs:
+    """A tenant of a VictoriaLogs; everything else about the server is in `server`."""
+
+    def __init__(self, server: Server, tenant: str) -> None:
+        self.server = server
+        self.tenant = tenant
+        self.url = f"http://127.0.0.1:{server.port}/insert"
+        self.ready_path = "/loki/ready"
+        self.start, self.stop, self.kill = server.start, server.stop, server.kill
+        self.freeze, self.thaw = server.freeze, server.thaw
+
+    def query(self, text: str) -> list[dict[str, str]]:
+        """Return the rows that a LogsQL query finds, of all that was pushed before.
+
+        A row has `_time`, `_msg`, labels and metadata. Sort with `... | sort by (_time)`.
+        """
+        _post(self.server.port, "/internal/force_flush", {})
+        account, project = self.tenant.split(":")
+        headers = {"AccountID": account, "ProjectID": project}
+        answer = _post(self.server.port, "/select/logsql/query", {"query": text}, headers)
+        return [json.loads(line) for line in answer.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def victorialogs_server() -> Iterator[Server]:
+    """Start a VictoriaLogs for this xdist worker; tests use `victorialogs`."""
+    yield from _server("victorialogs")
+
+
+@pytest.fixture
+def victorialogs(victorialogs_server: Server) -> Iterator[VictoriaLogs]:
+    """Give a tenant of the test's own."""
+    yield VictoriaLogs(victorialogs_server, f"{random.randrange(1, 2**31)}:{os.getpid()}")
+    victorialogs_server.heal()
+
+
+def _server(name: str) -> Iterator[Server]:
+    services = Path(os.environ[SERVICES])
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    server = Server(name, services / f"{name}-{worker}", port=_free_port())
+    with (services / "servers.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the workers builds it
+        server.start()
+    yield server
+    server.stop()
+
+
+# --- topics -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
