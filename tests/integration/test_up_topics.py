@@ -76,9 +76,9 @@ async def test_topics_that_somebody_made_otherwise_are_refused(
     with pytest.raises(TopicError) as found:
         await create_topics(settings, specs())
 
-    assert "log.v1 keeps records for 12 h" in str(found.value)
-    assert "run.v1 keeps its writers' timestamps" in str(found.value)
-    assert "checkpoints.v1 is compacted" in str(found.value)
+    assert "log.v1: retention.ms is 43200000 (12 h)" in str(found.value)
+    assert "run.v1: message.timestamp.type is CreateTime" in str(found.value)
+    assert "checkpoints.v1: cleanup.policy is compact" in str(found.value)
 
 
 async def test_more_replicas_than_brokers_are_refused(

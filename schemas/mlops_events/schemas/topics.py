@@ -9,6 +9,7 @@ from mlops_events.schemas.events import RAW_KINDS, Kind, Origin, RawKind
 from mlops_events.schemas.frame import Frame, StatsFrame
 
 __all__ = [
+    "DAY_MS",
     "DEFAULT_PARTITIONS",
     "DEFAULT_PREFIX",
     "FRAME_CONTENT_TYPE",
@@ -34,8 +35,7 @@ MAX_RECORD_BYTES = 2 << 20
 FRAME_CONTENT_TYPE = "application/vnd.mlops-events.frame.v1+msgpack"
 STATS_CONTENT_TYPE = "application/vnd.mlops-events.stats.v1+msgpack"
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
+DAY_MS = 86_400_000
 
 _REDRIVEN = "redriven"
 _MAX_DIGITS = 10
@@ -92,7 +92,9 @@ def topic_specs(
     sinks: Iterable[str],
     partitions: int = DEFAULT_PARTITIONS,
     replication: int = 3,
-    raw_retention_ms: int = 7 * _DAY_MS,
+    raw_retention_ms: int = 7 * DAY_MS,
+    sink_retention_ms: int = 3 * DAY_MS,
+    letter_retention_ms: int = 30 * DAY_MS,
 ) -> list[TopicSpec]:
     """Return every topic with the settings that the guarantees rest on.
 
@@ -114,13 +116,13 @@ def topic_specs(
         }
         return TopicSpec(name=name, partitions=partitions, replication=replication, config=settings)
 
-    daily = {"segment.ms": str(min(_DAY_MS, raw_retention_ms))}
+    daily = {"segment.ms": str(min(DAY_MS, raw_retention_ms))}
     return [
         *(spec(name, raw_retention_ms, **daily) for name in topics.raws),
         spec(topics.stats, raw_retention_ms, **daily),
-        *(spec(topics.sink(name), 3 * _DAY_MS, **daily) for name in sinks),
-        spec(topics.dead_letters, 30 * _DAY_MS, **{"cleanup.policy": "compact,delete"}),
-        spec(topics.checkpoints, raw_retention_ms + _DAY_MS, **daily),
+        *(spec(topics.sink(name), sink_retention_ms, **daily) for name in sinks),
+        spec(topics.dead_letters, letter_retention_ms, **{"cleanup.policy": "compact,delete"}),
+        spec(topics.checkpoints, raw_retention_ms + DAY_MS, **daily),
     ]
 
 

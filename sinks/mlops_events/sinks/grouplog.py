@@ -17,6 +17,7 @@ from mlops_events.schemas.topics import MAX_RECORD_BYTES
 from mlops_events.sinks.log import LogError, LogRecord, OutRecord
 from mlops_events.sinks.marks import encode_mark, find_marks
 from mlops_events.sinks.position import HOLE_WAIT_S, READ_BACK_MS, Mark, Place
+from mlops_events.sinks.topiccheck import check_topic
 
 __all__ = ["GroupLog"]
 
@@ -61,6 +62,7 @@ class GroupLog:
         self._polling: asyncio.Task[Any] | None = None
         self._assigned: frozenset[int] = frozenset()
         self._paused = False
+        self._checked = False
         self._marked: dict[int, tuple[int, float]] = {}
         self._unmarked: dict[int, Mark] = {}
 
@@ -87,6 +89,9 @@ class GroupLog:
 
     async def places(self, partitions: Collection[int]) -> dict[int, Place]:
         """Return what is known of partitions that were just assigned."""
+        if not self._checked:  # not before: until now the topic may have been missing
+            await check_topic(self._kafka, self._topic)
+            self._checked = True
         tps = [TopicPartition(self._topic, p) for p in partitions]
         if self._embedded:
             commits, marks = await self._committed(tps), await self._mark_records(tps)

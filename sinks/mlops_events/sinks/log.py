@@ -58,7 +58,12 @@ class Log(Protocol):
         ...
 
     async def places(self, partitions: Collection[int]) -> dict[int, Place]:
-        """Return what is known of partitions that were just assigned. Raises LogError."""
+        """Return what is known of partitions that were just assigned.
+
+        Raises:
+            LogError: Kafka does not say.
+            ConfigError: the topic's settings break what delivery rests on.
+        """
         ...
 
     async def bounds(self, partition: int) -> tuple[int, int | None]:

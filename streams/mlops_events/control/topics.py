@@ -7,32 +7,24 @@ from typing import Any
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 
 from mlops_events.schemas.errors import ConfigError, MlopsEventsError
 from mlops_events.schemas.settings import KafkaSettings
-from mlops_events.schemas.topics import Topics, TopicSpec
+from mlops_events.schemas.topicfaults import find_faults, refusal
+from mlops_events.schemas.topicrules import TopicState, kept_for
+from mlops_events.schemas.topics import DAY_MS, Topics, TopicSpec
+from mlops_events.streams.clients import describe_topics
 
-__all__ = ["TopicError", "TopicState", "count_brokers", "create_topics", "list_topics"]
+__all__ = ["TopicError", "count_brokers", "create_topics", "list_topics", "open_admin"]
 
 _CREATED, _EXISTS, _REPLICATION = 0, 36, 38
-_DAY_MS = 86_400_000
 _RETRY_S = 0.1
 _REQUEST_S = 20.0
 
 
 class TopicError(MlopsEventsError):
     """Topics are not what is needed and cannot be made so; the message names each."""
-
-
-class TopicState(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it is; what the broker does not tell of its settings is missing."""
-
-    name: str
-    partitions: int
-    config: dict[str, str] = {}
-    created: bool = False
 
 
 async def create_topics(
@@ -50,7 +42,7 @@ async def create_topics(
         TopicError: a topic cannot be created, or one that exists differs in what matters.
     """
     _check_retention(kafka.topics, specs)
-    async with _admin(kafka, within_s=within_s) as admin:
+    async with open_admin(kafka, within_s=within_s) as admin:
         wanted = [
             NewTopic(s.name, s.partitions, s.replication, topic_configs=s.config) for s in specs
         ]
@@ -63,13 +55,12 @@ async def create_topics(
         ]
         if problems:
             raise TopicError("\n".join(problems))
-        states = await _describe(admin, [s.name for s in specs], embedded=kafka.embedded)
-    problems = [
-        problem
-        for spec in specs
-        for problem in _differences(kafka.topics, spec, states[spec.name])
-        if codes[spec.name][0] == _EXISTS
-    ]
+        await _wait_for_leaders(admin, [s.name for s in specs])
+        states = await describe_topics(admin, prefix=kafka.prefix, settings=not kafka.embedded)
+    there = [spec for spec in specs if codes[spec.name][0] == _EXISTS]
+    others = [_other_number(spec, states[spec.name]) for spec in there]
+    refused = refusal(find_faults(kafka, states, names=[spec.name for spec in there]))
+    problems = [problem for problem in (*others, refused) if problem]
     if problems:
         raise TopicError("\n".join(problems))
     return [
@@ -82,15 +73,11 @@ async def list_topics(kafka: KafkaSettings, *, within_s: float = 10.0) -> list[T
 
     Raises:
         ConfigError: no broker answers.
+        TopicError: Kafka failed.
     """
-    async with _admin(kafka, within_s=within_s) as admin:
-        names = sorted(
-            name
-            for name in await _timed(admin.list_topics())
-            if name.startswith(f"{kafka.prefix}.")
-        )
-        states = await _describe(admin, names, embedded=kafka.embedded) if names else {}
-    return [states[name] for name in names]
+    async with open_admin(kafka, within_s=within_s) as admin:
+        found = await describe_topics(admin, prefix=kafka.prefix, settings=not kafka.embedded)
+    return sorted(found.values(), key=lambda topic: topic.name)
 
 
 async def count_brokers(kafka: KafkaSettings, *, within_s: float = 10.0) -> int:
@@ -99,12 +86,18 @@ async def count_brokers(kafka: KafkaSettings, *, within_s: float = 10.0) -> int:
     Raises:
         ConfigError: no broker answers.
     """
-    async with _admin(kafka, within_s=within_s) as admin:
+    async with open_admin(kafka, within_s=within_s) as admin:
         return len((await _timed(admin.describe_cluster()))["brokers"])
 
 
 @asynccontextmanager
-async def _admin(kafka: KafkaSettings, *, within_s: float) -> AsyncIterator[Any]:
+async def open_admin(kafka: KafkaSettings, *, within_s: float = 10.0) -> AsyncIterator[Any]:
+    """Connect aiokafka's admin client for as long as it is needed.
+
+    Raises:
+        ConfigError: no broker answers.
+        TopicError: Kafka failed.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
     while True:
@@ -135,22 +128,8 @@ async def _timed(request: Any) -> Any:
     return await asyncio.wait_for(request, _REQUEST_S)
 
 
-async def _describe(admin: Any, names: list[str], *, embedded: bool) -> dict[str, TopicState]:
-    topics = await _led(admin, names)
-    config: dict[str, dict[str, str]] = {}
-    if not embedded:  # that one knows what it was given, but keeps to none of it
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-        for answer in await _timed(admin.describe_configs(resources)):
-            for resource in answer.resources:
-                config[resource[3]] = {entry[0]: entry[1] for entry in resource[4]}
-    return {
-        name: TopicState(name=name, partitions=count, config=config.get(name, {}))
-        for name, count in topics.items()
-    }
-
-
-async def _led(admin: Any, names: list[str]) -> dict[str, int]:
-    """Return how many partitions topics have when each has a leader, a moment after creation."""
+async def _wait_for_leaders(admin: Any, names: list[str]) -> None:
+    """Wait until each partition has a leader, a moment after creation."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _REQUEST_S
     while True:
@@ -161,7 +140,7 @@ async def _led(admin: Any, names: list[str]) -> dict[str, int]:
             if topic["error_code"] or any(part["leader"] < 0 for part in topic["partitions"])
         ]
         if not waiting:
-            return {topic["topic"]: len(topic["partitions"]) for topic in found}
+            return
         if loop.time() > deadline:
             raise TopicError(f"no broker leads {', '.join(waiting)}")
         await asyncio.sleep(_RETRY_S)
@@ -169,10 +148,11 @@ async def _led(admin: Any, names: list[str]) -> dict[str, int]:
 
 def _check_retention(topics: Topics, specs: Sequence[TopicSpec]) -> None:
     for spec in specs:
-        if spec.name in topics.raws and int(spec.config["retention.ms"]) < _DAY_MS:
+        kept_ms = int(spec.config["retention.ms"])
+        if spec.name != topics.dead_letters and 0 <= kept_ms < DAY_MS:
             raise ConfigError(
-                f"a retention of {int(spec.config['retention.ms']) / 3_600_000:g} h for {spec.name};"
-                " raw topics need 24 h or more, since a node may be away that long"
+                f"a retention of {kept_for(kept_ms)} for {spec.name}; it needs 24 h or more, "
+                "since a node or a sink may be away that long"
             )
 
 
@@ -185,25 +165,10 @@ def _refusal(spec: TopicSpec, code: int, text: str | None) -> str:
     return f"{spec.name} cannot be created: {text or for_code(code).__name__}"
 
 
-def _differences(topics: Topics, spec: TopicSpec, state: TopicState) -> list[str]:
-    found: list[str] = []
-    if state.partitions != spec.partitions:
-        found.append(
-            f"{spec.name} has {state.partitions} partitions, expected {spec.partitions};"
-            f" set MLOPS_EVENTS_KAFKA_PARTITIONS={state.partitions}, or another prefix"
-        )
-    config = state.config
-    if config.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
-        found.append(
-            f"{spec.name} keeps its writers' timestamps; silence is judged by the broker's:"
-            " set message.timestamp.type=LogAppendTime"
-        )
-    retention_ms = int(config.get("retention.ms", _DAY_MS))
-    if spec.name in topics.raws and 0 <= retention_ms < _DAY_MS:
-        found.append(
-            f"{spec.name} keeps records for {retention_ms / 3_600_000:g} h: set retention.ms to"
-            f" {_DAY_MS} or more"
-        )
-    if spec.name == topics.checkpoints and config.get("cleanup.policy", "delete") != "delete":
-        found.append(f"{spec.name} is compacted: set cleanup.policy=delete")
-    return found
+def _other_number(spec: TopicSpec, state: TopicState) -> str | None:
+    if state.partitions == spec.partitions:
+        return None
+    return (
+        f"{spec.name} has {state.partitions} partitions, expected {spec.partitions};"
+        f" set MLOPS_EVENTS_KAFKA_PARTITIONS={state.partitions}, or another prefix"
+    )

@@ -14,7 +14,13 @@ from mlops_events.schemas.errors import ConfigError, MlopsEventsError
 from mlops_events.schemas.health import Counters, Health, serve_health
 from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.streams.batches import SETTINGS, BatchApp
-from mlops_events.streams.clients import count_partitions, make_producer, open_reader, place_keys
+from mlops_events.streams.clients import (
+    check_topics,
+    count_partitions,
+    make_producer,
+    open_reader,
+    place_keys,
+)
 from mlops_events.streams.logreader import TopicPartition
 from mlops_events.streams.outbox import Outbox
 from mlops_events.streams.settings import StreamSettings
@@ -54,21 +60,20 @@ class StreamApp(BatchApp):
         """Connect the producer and make the worker; to be done before the app starts.
 
         Raises:
-            ConfigError: topics are missing, or have partitions that do not fit.
+            ConfigError: topics are missing, or break what the guarantees rest on.
             KafkaError: no broker answers.
         """
         topics = self._kafka.topics
         await self._outgoing.start()
-        partitions = await count_partitions(
-            self._outgoing,
-            [
-                *topics.raws,
-                *(topics.sink(name) for name in self._stream_settings.sinks),
-                topics.stats,
-                topics.dead_letters,
-                topics.checkpoints,
-            ],
-        )
+        names = [
+            *topics.raws,
+            *(topics.sink(name) for name in self._stream_settings.sinks),
+            topics.stats,
+            topics.dead_letters,
+            topics.checkpoints,
+        ]
+        await check_topics(self._kafka, names)
+        partitions = await count_partitions(self._outgoing, names)
         for topic in topics.raws:
             if partitions[topic] != partitions[topics.checkpoints]:
                 raise ConfigError(

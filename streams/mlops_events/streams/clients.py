@@ -1,20 +1,34 @@
 """The stream's own Kafka clients, beside Faust's consumer."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.partitioner import murmur2
 
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.settings import KafkaSettings
+from mlops_events.schemas.topicfaults import find_faults, refusal, topic_states
+from mlops_events.schemas.topicrules import TopicState
 from mlops_events.schemas.topics import MAX_RECORD_BYTES
 from mlops_events.streams.logreader import LogReader, TopicPartition
 
-__all__ = ["count_partitions", "make_producer", "open_reader", "place_keys"]
+__all__ = [
+    "check_topics",
+    "count_partitions",
+    "describe_topics",
+    "make_producer",
+    "open_reader",
+    "place_keys",
+]
+
+log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 512 << 10
 REQUEST_S: Final = 60.0
@@ -85,6 +99,57 @@ async def count_partitions(producer: Any, topics: Collection[str]) -> dict[str, 
             f"no topic {', '.join(missing)}; create them with: mlops-pipeline topics create"
         )
     return partitions
+
+
+async def check_topics(kafka: KafkaSettings, names: Collection[str]) -> None:
+    """Make sure that topics are as the guarantees need them.
+
+    The embedded broker does not tell its topics' settings, so nothing is checked there.
+
+    Raises:
+        ConfigError: they are not; it lists what is wrong, and how to mend each.
+        KafkaError: the broker does not say.
+        TimeoutError: the broker does not answer.
+    """
+    if kafka.embedded:
+        return
+    admin = AIOKafkaAdminClient(**kafka.client_options())
+    try:
+        await asyncio.wait_for(admin.start(), LOOK_S)
+        found = await describe_topics(admin, prefix=kafka.prefix)
+    finally:
+        await asyncio.wait_for(admin.close(), LOOK_S)
+    unread = [name for name in names if name in found and not found[name].config]
+    if unread:
+        log.warning("settings of topics cannot be read, so not checked", extra={"topics": unread})
+    refused = refusal(find_faults(kafka, found, names=names))
+    if refused is not None:
+        raise ConfigError(refused)
+
+
+async def describe_topics(
+    admin: Any, *, prefix: str, settings: bool = True
+) -> dict[str, TopicState]:
+    """Return the topics below a prefix as they are.
+
+    Args:
+        admin: aiokafka's admin client, started.
+        prefix: what their names begin with, up to a dot.
+        settings: ask for their settings too; not of the embedded broker, which knows what it was
+            given, but keeps to none of it.
+
+    Raises:
+        KafkaError: the broker does not say.
+        TimeoutError: the broker does not answer.
+    """
+    # Of all topics: a question about one that is missing may create it.
+    everything = await asyncio.wait_for(admin.describe_topics(), LOOK_S)
+    described = [topic for topic in everything if topic["topic"].startswith(f"{prefix}.")]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic["topic"]) for topic in described]
+    answers: list[Any] = []
+    if settings and resources:
+        answers = await asyncio.wait_for(admin.describe_configs(resources), LOOK_S)
+    return topic_states(described, answers)
 
 
 def place_keys(partitions: Mapping[str, int]) -> Callable[[str, bytes], TopicPartition]:

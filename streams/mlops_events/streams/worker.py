@@ -140,6 +140,10 @@ class Worker:
         self._lag = 0
         counters.gauge("lag_records", lambda: self._lag)
         counters.gauge("partitions", lambda: len(self._parts))
+        counters.gauge(
+            "lost_by_retention",
+            lambda: sum(part.state.lost_by_retention for part in list(self._parts.values())),
+        )
         counters.gauge("outbox_bytes", lambda: outbox.pending_bytes)
         for name in GuardCounts.__struct_fields__:
             counters.gauge(f"guard_{name}", partial(getattr, self._guard_counts, name))
