@@ -460,10 +460,10 @@ async def test_a_topic_with_partitions_added_is_not_read(lab: Lab, start: int) -
     assert await asyncio.to_thread(third.wait) == 1
 
     assert f"{lab.topics.raw('observation')} was given more than its 4" in worker.stderr()
-    assert f"has 5 partitions, {lab.topics.checkpoints} has 4" in second.stderr()
     assert "its checkpoints were written when it had 4" in third.stderr()
     for refused in (worker, second, third):
-        assert "move to topics with another prefix" in refused.stderr()
+        assert lab.topics.raw("observation") in refused.stderr()
+        assert "prefix" in refused.stderr().lower()
 
 
 async def test_what_retention_took_is_counted_and_passed(lab: Lab, start: int) -> None:
