@@ -138,14 +138,14 @@ def test_config_show_tells_where_each_setting_comes_from(
     """Variables, files and defaults; no secret is shown."""
     monkeypatch.setenv("MLOPS_EVENTS_KAFKA_BROKERS", "b:1")
     monkeypatch.setenv("MLOPS_EVENTS_KAFKA_SASL_PASSWORD", "hunter2")
-    (tmp_path / "site.toml").write_text("[stream]\nwindow_s = 5\n")
+    (tmp_path / "site.toml").write_text('[stream]\nby = ["time:5s"]\n')
     code = main(["config", "show", "--json", "--config", str(tmp_path / "site.toml")])
     shown = capsys.readouterr().out
     found = {s["variable"]: (s["value"], s["source"]) for s in msgspec.json.decode(shown)}
 
     assert code == 0
     assert found["MLOPS_EVENTS_KAFKA_BROKERS"] == ("b:1", "environment")
-    assert found["MLOPS_EVENTS_STREAM_WINDOW_S"] == (5.0, "file")
+    assert found["MLOPS_EVENTS_STREAM_BY"] == (["time:5s"], "file")
     assert found["MLOPS_EVENTS_SINK_MAX_EVENTS"] == (5000, "default")
     assert "hunter2" not in shown
 

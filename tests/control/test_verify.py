@@ -32,7 +32,7 @@ from mlops_events.streams.state import PartitionState
 
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND
-RULES = WindowRules(size=10 * SECOND, lateness=10 * SECOND)
+RULES = WindowRules(by=StreamSettings().rules, lateness=10 * SECOND)
 
 
 class Time:

@@ -15,7 +15,7 @@ import pytest
 
 QUICK = {
     "NO_COLOR": "1",
-    "MLOPS_EVENTS_STREAM_WINDOW_S": "2",
+    "MLOPS_EVENTS_STREAM_BY": "time:2s",
     "MLOPS_EVENTS_STREAM_LATENESS_S": "1",
 }
 ZEROS = (

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from mlops_events.schemas.events import Log, Origin, Profile, RawKind, Stats
 from mlops_events.schemas.frame import Frame, FrameEncoder, Series, decode_frame
 from mlops_events.schemas.values import ENCODER
-from mlops_events.streams.aggregate import Refused, Rules, Windows
+from mlops_events.streams.aggregate import EmitterWindows, Refused, Rules, Windows
+from mlops_events.streams.by import By
 from mlops_events.streams.figures import summarise
 
-RULES = Rules("observation", size=10, lateness=5, keep=1000, ahead=100)
+RULES = Rules("observation", by=(By("time", 10),), lateness=5, keep=1000, ahead=100)
 PROFILES = RULES._replace(kind="profile")
 EMITTER = bytes(16)
 NAN, INF = math.nan, math.inf
@@ -51,9 +53,14 @@ def _wire(event: Any) -> tuple[Any, ...]:
     return ("r", 0, ts, ts * 100, values)
 
 
-def taken(*frames: Frame, log: int = 1000, rules: Rules = RULES) -> Windows:
+def windows_at(watermark: int) -> EmitterWindows:
+    """Return the windows of an emitter with this watermark."""
+    return EmitterWindows(each=[Windows(watermark=watermark)])
+
+
+def taken(*frames: Frame, log: int = 1000, rules: Rules = RULES) -> EmitterWindows:
     """Return the windows that these frames fill."""
-    windows = Windows()
+    windows = EmitterWindows()
     for one in frames:
         windows.take(one, log_ns=log, rules=rules)
     return windows
@@ -239,58 +246,58 @@ def test_the_watermark_from_before_the_frame_decides(
     times: list[int], closed: int, refused: Refused, starts: list[int]
 ) -> None:
     """Log time is 1000 and the watermark 95: a window that ends at 100 is open, one at 90 is not."""
-    windows = Windows(watermark=95)
+    windows = windows_at(95)
     one = frame([(ts, 1.0) for ts in times], seq=1, closed=closed)
 
     assert windows.take(one, log_ns=1000, rules=RULES) == refused
-    assert sorted(windows.open) == starts
+    assert sorted(windows.each[0].open) == starts
 
 
 @pytest.mark.parametrize(("ts", "old"), [(700, False), (699, True), (705, False), (-5, True)])
 def test_a_window_may_start_as_early_as_log_time_less_the_retention(ts: int, old: bool) -> None:
     """Log time is 1000, the retention 300; without a watermark nothing is late."""
     rules = RULES._replace(keep=300)
-    refused = Windows().take(frame([(ts, 1.0)]), log_ns=1000, rules=rules)
+    refused = EmitterWindows().take(frame([(ts, 1.0)]), log_ns=1000, rules=rules)
 
     assert refused == Refused(too_old=int(old))
 
 
 def test_the_order_inside_a_frame_means_nothing() -> None:
     """A jump ahead at the frame's beginning makes its other events not late."""
-    windows = Windows()
+    windows = EmitterWindows()
     refused = windows.take(frame([(500, 1.0), (100, 1.0)], closed=600), log_ns=390, rules=RULES)
 
     assert refused == Refused(ahead=1)
-    assert windows.watermark == 95
+    assert windows.each[0].watermark == 95
     refused = windows.take(frame([(480, 1.0), (100, 1.0)], seq=1), log_ns=390, rules=RULES)
     assert refused == Refused()
-    assert windows.watermark == 475
+    assert windows.each[0].watermark == 475
 
 
 def test_a_refused_event_moves_no_watermark() -> None:
     """A node's clock that jumps a year ahead closes none of its windows."""
     windows = taken(frame([(500, 1.0)], closed=100))
 
-    assert windows.watermark < 0
-    assert not windows.open
+    assert windows.each[0].watermark < 0
+    assert not windows.each[0].open
 
 
 def test_the_watermark_never_goes_back() -> None:
     """A late frame leaves it where it is."""
     windows = taken(frame([(500, 1.0)]), frame([(490, 1.0)], seq=1))
 
-    assert windows.watermark == 495
+    assert windows.each[0].watermark == 495
     assert windows.newest == 500
 
 
 def test_other_kinds_have_no_windows() -> None:
     """Logs and runs are not aggregated, and never late."""
-    rules = RULES._replace(kind="log")
+    rules = RULES._replace(kind="log", by=())
     lines = [Log(ts=ts, level="info", message="m", fields={"n": 1.0}) for ts in (500, 1, 10**16)]
-    windows = Windows(watermark=95)
+    windows = windows_at(95)
     refused = windows.take(frame(lines, kind="log"), log_ns=1000, rules=rules)
 
-    assert windows == Windows(watermark=95)
+    assert windows == windows_at(95)
     assert refused == Refused()
 
 
@@ -306,7 +313,7 @@ def test_a_window_closes_when_the_watermark_passes_its_end() -> None:
     (stats,) = windows.close_passed(RULES)
     assert (stats.start, stats.size, stats.count, stats.by) == (0, 10, 1, "time")
     assert (stats.final, stats.closed_by) == (True, "watermark")
-    assert sorted(windows.open) == [10]
+    assert sorted(windows.each[0].open) == [10]
 
 
 def test_closing_all_moves_the_watermark_to_the_last_end() -> None:
@@ -315,7 +322,7 @@ def test_closing_all_moves_the_watermark_to_the_last_end() -> None:
     stats = windows.close_all(RULES, closed_by="hold")
 
     assert [(s.start, s.closed_by) for s in stats] == [(0, "hold"), (10, "hold")]
-    assert windows.watermark == 20
+    assert windows.each[0].watermark == 20
     assert windows.take(frame([(19, 1.0)], seq=1), log_ns=1000, rules=RULES) == Refused(late=1)
     assert windows.close_all(RULES, closed_by="hold") == []
 
@@ -323,10 +330,10 @@ def test_closing_all_moves_the_watermark_to_the_last_end() -> None:
 def test_an_open_window_can_be_shown() -> None:
     """It is not final, and stays open."""
     windows = taken(frame([(1, 1.0), (2, 2.0)]))
-    (stats,) = windows.show(0, RULES)
+    (stats,) = windows.show((0, 0), RULES)
 
     assert (stats.final, stats.closed_by, stats.revision) == (False, "", 2)
-    assert windows.revisions() == {0: 2}
+    assert windows.revisions() == {(0, 0): 2}
 
 
 def test_windows_before_the_epoch_are_aligned_too() -> None:
@@ -389,3 +396,124 @@ def test_any_frames_in_any_order_give_the_same_stats(
             assert (stats.min, stats.max) == (np.min(good), np.max(good))
             assert stats.median == np.median(good)
             assert stats.mean == pytest.approx(np.mean(good), rel=1e-9, abs=1e-30)
+
+
+# --- windows over fields --------------------------------------------------------------------------
+
+STEPS = RULES._replace(by=(By("step", 10),))
+BOTH = RULES._replace(by=(By("time", 10), By("step", 10), By("step", 1)))
+
+
+def at(*steps: int, ts: int = 100, seq: int = 0) -> Frame:
+    """Return a frame with an event at each step; its value is the step."""
+    return frame([[ts, {"loss": float(s), "step": s}] for s in steps], seq=seq)
+
+
+def open_of(windows: EmitterWindows) -> list[list[int]]:
+    """Return the starts of the open windows by rule."""
+    return [sorted(one.open) for one in windows.each]
+
+
+@pytest.mark.parametrize(
+    ("before", "steps", "late", "starts"),
+    [
+        (None, [5, 12], 0, [0, 10]),
+        (None, [35, 5], 0, [0, 30]),
+        (25, [9], 1, [20]),
+        (25, [10], 0, [10, 20]),
+        (25, [25, 9, 8], 2, [20]),
+        (-1, [-15, -20], 0, [-20, -10]),
+        (-1, [-21], 1, [-10]),
+        (9, [-1], 0, [-10, 0]),
+    ],
+)
+def test_a_window_over_a_field_closes_two_windows_further(
+    before: int | None, steps: list[int], late: int, starts: list[int]
+) -> None:
+    """What the frames before showed decides; events in closed windows are counted on their own."""
+    windows = EmitterWindows()
+    if before is not None:
+        windows.take(at(before), log_ns=1000, rules=STEPS)
+        windows.close_passed(STEPS)
+    refused = windows.take(at(*steps, seq=1), log_ns=1000, rules=STEPS)
+
+    assert refused == Refused(late_by_field=late)
+    assert open_of(windows) == [starts]
+
+
+def test_stats_over_a_field_say_so_in_plain_numbers() -> None:
+    """The field, the first value and how many there are."""
+    windows = taken(at(5, 12, 31), rules=STEPS)
+    (closed, *others), rest = windows.close_passed(STEPS), windows.close_all(STEPS, closed_by="end")
+
+    assert [(s.by, s.start, s.size, s.count) for s in (closed, *others)] == [
+        ("step", 0, 10, 1),
+        ("step", 10, 10, 1),
+    ]
+    assert (closed.final, closed.closed_by, closed.max) == (True, "watermark", 5.0)
+    assert [(s.by, s.start, s.closed_by) for s in rest] == [("step", 30, "end")]
+
+
+def test_one_frame_fills_windows_by_every_rule() -> None:
+    """Each rule has a watermark of its own; what is late for one goes into the others."""
+    windows = taken(at(5, 12, ts=100), at(13, ts=109, seq=1), rules=BOTH)
+    assert open_of(windows) == [[100], [0, 10], [5, 12, 13]]
+
+    windows.close_passed(BOTH)
+    assert open_of(windows) == [[100], [0, 10], [12, 13]]
+    refused = windows.take(at(3, ts=130, seq=2), log_ns=1000, rules=BOTH)
+    assert refused == Refused(late_by_field=1)
+    assert open_of(windows) == [[100, 130], [0, 10], [12, 13]]
+    refused = windows.take(at(13, ts=100, seq=3), log_ns=1000, rules=BOTH)
+    assert refused == Refused(late=1)
+    assert windows.show((2, 13), BOTH)[0].count == 2
+
+
+@pytest.mark.parametrize(("ts", "refused"), [(-1, Refused(too_old=1)), (1101, Refused(ahead=1))])
+def test_an_event_of_a_wrong_time_is_in_no_window_at_all(ts: int, refused: Refused) -> None:
+    """Nor does its step close any."""
+    windows = taken(at(5), rules=STEPS)
+
+    assert windows.take(at(500, ts=ts, seq=1), log_ns=1000, rules=STEPS) == refused
+    assert open_of(windows) == [[0]]
+    assert windows.close_passed(STEPS) == []
+
+
+def test_events_without_the_field_are_in_no_window_of_the_rule() -> None:
+    """They are not late either, and need no time rule beside it."""
+    events = [[1, {"loss": 1.0}], [2, {"loss": 2.0, "step": "x"}], [3, {"loss": 3.0, "step": 4}]]
+    rules = RULES._replace(by=(By("step", 10),))
+    windows = EmitterWindows()
+    wire = [ENCODER.encode(("m", ts, None, "training", fields)) for ts, fields in events]
+    one = FrameEncoder(emitter=EMITTER, kind="observation", origin=Origin()).encode(
+        wire, seq=0, closed_ns=10_000, accepted=3, dropped=0
+    )
+
+    assert windows.take(decode_frame(one), log_ns=900, rules=rules) == Refused()
+    (stats,) = windows.close_all(rules, closed_by="end")
+    assert (stats.count, stats.mean) == (1, 3.0)
+    assert windows.newest == 3
+
+
+def test_profiles_have_windows_over_their_step() -> None:
+    """Whatever their time is."""
+    rules = PROFILES._replace(by=(By("global_step", 5),))
+    events = [Profile(ts=k, name="f", duration_ns=10**9, step=k) for k in range(10)]
+    stats = taken(frame(events, kind="profile"), rules=rules).close_all(rules, closed_by="end")
+
+    assert [(s.by, s.start, s.size, s.count) for s in stats] == [
+        ("global_step", 0, 5, 5),
+        ("global_step", 5, 5, 5),
+    ]
+
+
+def test_windows_at_the_ends_of_64_bits_can_be_stored() -> None:
+    """One that would start below is none."""
+    rules = RULES._replace(by=(By("step", 10),))
+    windows = taken(at(-(2**63), -(2**63) + 8), at(2**63 - 1, seq=1), rules=rules)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(windows), type=EmitterWindows)
+
+    assert again == windows
+    assert open_of(windows) == [[-(2**63) + 8, (2**63 - 1) // 10 * 10]]
+    windows.close_all(rules, closed_by="end")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(windows), type=EmitterWindows) == windows

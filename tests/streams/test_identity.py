@@ -46,7 +46,7 @@ from mlops_events.streams.state import PartitionState
 S = 1_000_000_000
 BASE = 1_700_000_000
 WINDOW, LATENESS, HOLD, KEEP, AHEAD = 10 * S, 5 * S, 40 * S, 300 * S, 100 * S
-SETTINGS = StreamSettings(window_s=10, lateness_s=5, hold_s=40, keep_s=300, ahead_s=100)
+SETTINGS = StreamSettings(by=("time:10s",), lateness_s=5, hold_s=40, keep_s=300, ahead_s=100)
 TOPICS = Topics("t")
 SERIES = Series(0, "training", ["value"])
 BREAKS = (
@@ -466,7 +466,9 @@ class Worker:
         if world.broken == "one watermark for an origin":
             same = [e for e in state.emitters() if e.id[0] == record.frame.emitter[0]]
             for emitter in same:
-                emitter.windows.watermark = max(e.windows.watermark for e in same)
+                mark = max((w.watermark for e in same for w in e.windows.each[:1]), default=0)
+                for windows in emitter.windows.each[:1]:
+                    windows.watermark = max(windows.watermark, mark)
         outputs = state.fold(state.next, record.timestamp_ms, record.frame.value)
         if world.broken == "repeats folded":
             frame = decode_frame(record.frame.value)
@@ -477,15 +479,16 @@ class Worker:
                     emitter.windows.take(frame, log_ns=state.log_ns, rules=state._rules)
         self._put(outputs)
         for emitter in state.emitters():
-            must(
-                len(emitter.windows.open) <= (LATENESS + WINDOW) // WINDOW + 2,
-                "open windows without bound",
-                len(emitter.windows.open),
-            )
+            for windows in emitter.windows.each:
+                must(
+                    len(windows.open) <= (LATENESS + WINDOW) // WINDOW + 2,
+                    "open windows without bound",
+                    len(windows.open),
+                )
 
     def _show(self, draw: random.Random) -> None:
         """Show what is open, as a worker does that has read everything."""
-        emitters = [e for e in self.state.emitters() if e.windows.open]
+        emitters = [e for e in self.state.emitters() if e.windows.are_open]
         if not emitters:
             return
         emitter = draw.choice(emitters)
@@ -495,12 +498,12 @@ class Worker:
             self.state._publish(emitter, stats, outputs)
             self._put(outputs)
             return
-        self._put(self.state.show(emitter, sorted(emitter.windows.open)))
+        self._put(self.state.show(emitter, sorted(emitter.windows.revisions())))
 
     def show_all(self) -> None:
         """Show everything that is open."""
         for emitter in self.state.emitters():
-            self._put(self.state.show(emitter, sorted(emitter.windows.open)))
+            self._put(self.state.show(emitter, sorted(emitter.windows.revisions())))
 
     def _put(self, outputs: Any) -> None:
         found = [o for o in outputs if o.topic == TOPICS.sink("sqlite")]

@@ -6,6 +6,7 @@ import pytest
 
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.settings import load
+from mlops_events.streams.by import By
 from mlops_events.streams.settings import StreamSettings
 
 
@@ -15,7 +16,7 @@ def test_without_settings_windows_are_ten_seconds_for_sqlite() -> None:
 
     assert settings == StreamSettings()
     assert settings.sinks == ("sqlite",)
-    assert (settings.window_ns, settings.lateness_ns) == (10 * 10**9, 10 * 10**9)
+    assert (settings.rules, settings.lateness_ns) == ((By("time", 10 * 10**9),), 10 * 10**9)
     assert (settings.hold_ns, settings.ahead_ns) == (3600 * 10**9, 86_400 * 10**9)
     assert settings.keep_ns == 7 * 86_400 * 10**9
 
@@ -26,7 +27,7 @@ def test_the_environment_sets_everything() -> None:
         StreamSettings,
         "stream",
         environ={
-            "MLOPS_EVENTS_STREAM_WINDOW_S": "1min",
+            "MLOPS_EVENTS_STREAM_BY": "time:1min,field:window,field:global_step/100",
             "MLOPS_EVENTS_STREAM_SINKS": "sqlite,wandb",
             "MLOPS_EVENTS_STREAM_ROUTES": "wandb=run,observation",
             "MLOPS_EVENTS_STREAM_TAGS": "cluster=eu,tier=gold",
@@ -34,7 +35,7 @@ def test_the_environment_sets_everything() -> None:
         },
     )
 
-    assert settings.window_ns == 60 * 10**9
+    assert settings.rules == (By("time", 60 * 10**9), By("window", 1), By("global_step", 100))
     assert settings.sinks == ("sqlite", "wandb")
     assert settings.routes == {"wandb": ("run", "observation")}
     assert settings.tags == {"cluster": "eu", "tier": "gold"}
@@ -48,7 +49,9 @@ def test_the_environment_sets_everything() -> None:
         ({"tags": {"version": "1"}}, "version"),
         ({"sinks": ("loki",), "routes": {"wandb": ("run",)}}, "wandb"),
         ({"sinks": ("loki", "loki")}, "twice"),
-        ({"window_s": 0.0}, "window_s"),
+        ({"by": ()}, "by names no rule"),
+        ({"by": ("10s",)}, "'10s' is no rule for windows"),
+        ({"by": ("field:step", "field:step/1")}, "by names a rule twice: field:step"),
         ({"lateness_s": -1.0}, "lateness_s"),
         ({"sinks": ("loki",), "routes": {"loki": ("logs",)}}, "routes"),
     ],

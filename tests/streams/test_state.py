@@ -23,7 +23,7 @@ from mlops_events.streams.state import Emitter, Mark, PartitionState
 
 MS = 1_000_000
 FIELDS = ["loss", "lr"]
-FAST = StreamSettings(window_s=0.01, lateness_s=0.005, hold_s=0.04, keep_s=0.3, ahead_s=0.1)
+FAST = StreamSettings(by=("time:10ms",), lateness_s=0.005, hold_s=0.04, keep_s=0.3, ahead_s=0.1)
 """One millisecond stands for a second or more: windows of 10, 5 late, 40 of silence, 300 kept."""
 
 
@@ -184,7 +184,7 @@ def test_what_an_emitter_lost_is_known_at_its_end() -> None:
 
 def test_stats_follow_the_frame_that_closed_their_window() -> None:
     """One record for each place, with all series of the emitter, tagged like the frames."""
-    state = fresh(StreamSettings(window_s=0.01, lateness_s=0.005, sinks=("sqlite", "influxdb")))
+    state = fresh(StreamSettings(by=("time:10ms",), lateness_s=0.005, sinks=("sqlite", "influxdb")))
     outputs = folded(
         state, (1, frame([(1, 1.0, 0.1), (2, 3.0, 0.2)])), (2, frame([(15, 5.0, 0.3)], seq=1))
     )
@@ -452,7 +452,9 @@ def test_what_is_known_survives_another_start(
     assert (again.next, again.missing) == (9, 0)
 
 
-@pytest.mark.parametrize("data", [b"", b"junk", b"\x90", ENCODER.encode([2] + [0] * 9)])
+@pytest.mark.parametrize(
+    "data", [b"", b"junk", b"\x90", ENCODER.encode([2] + [0] * 9), ENCODER.encode([2, [""]])]
+)
 def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
     """Starting without them is for the caller to decide."""
     with pytest.raises(DecodeError):
@@ -462,23 +464,34 @@ def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
 def test_a_newer_state_is_refused() -> None:
     """A version that is not known is not guessed at."""
     data = bytearray(fresh().encode())
-    data[1] = 2
+    data[1] = 3
 
-    with pytest.raises(DecodeError, match="version 2"):
+    with pytest.raises(DecodeError, match="version 3"):
         PartitionState.decode(bytes(data), FAST, topics=Topics(), kind="log", partition=0)
 
 
-def test_another_window_size_is_refused() -> None:
+@pytest.mark.parametrize(
+    "by", [("time:1min",), ("time:10ms", "field:step"), ("field:step/10",)], ids=str
+)
+def test_other_rules_for_windows_are_refused(by: tuple[str, ...]) -> None:
     """Half a window of one size is no window of another; the message says what to do."""
-    with pytest.raises(ConfigError, match="window_s says 60"):
-        reread(fresh(), StreamSettings(window_s=60))
+    with pytest.raises(ConfigError, match=f"by time:10ms; by says {', '.join(by)}; set it back"):
+        reread(fresh(), StreamSettings(by=by))
+
+
+def test_states_of_kinds_without_windows_do_not_mind_the_rules() -> None:
+    """Nothing in them is cut by any."""
+    data = fresh(kind="log").encode()
+    other = StreamSettings(by=("field:step",))
+
+    assert PartitionState.decode(data, other, topics=Topics("p"), kind="log", partition=3)
 
 
 def test_other_limits_apply_to_an_old_state() -> None:
     """A shorter `hold` closes at once, a longer one keeps what was not closed yet."""
     state = fresh()
     folded(state, (100, frame([(101, 1.0, 1.0)])), (130, frame([], emitter=1)))
-    shorter = StreamSettings(window_s=0.01, hold_s=0.01, keep_s=0.3)
+    shorter = StreamSettings(by=("time:10ms",), hold_s=0.01, keep_s=0.3)
     hasty = PartitionState.decode(
         state.encode(), shorter, topics=Topics("p"), kind="observation", partition=3
     )
@@ -490,44 +503,55 @@ def test_other_limits_apply_to_an_old_state() -> None:
 # --- against the plain rules ----------------------------------------------------------------------
 
 
+WIDE = msgspec.structs.replace(
+    FAST, by=("field:n/3", "time:10ms", "field:step", "time:7ms"), max_emitters=1000
+)
+"""Windows of two sizes over time, and over a field that is a tag or the step."""
+
+
 class Sent(NamedTuple):
-    """A frame of the property test, in milliseconds."""
+    """A frame of the property test; an event is (milliseconds, loss, lr, n)."""
 
     emitter: int
     seq: int
-    events: tuple[tuple[int, Any, Any], ...]
+    events: tuple[tuple[int, Any, Any, Any], ...]
     closed: int
     end: bool
 
     def encoded(self) -> bytes:
-        return frame(
-            self.events, emitter=self.emitter, seq=self.seq, closed=self.closed, end=self.end
-        )
+        wire = [
+            ENCODER.encode(("r", 0, ts * MS, ts, values, {"n": n}))
+            for ts, *values, n in self.events
+        ]
+        return frame(wire, emitter=self.emitter, seq=self.seq, closed=self.closed, end=self.end)
 
 
 class Plain:
     """The rules as they are written: unlimited memory, and a look at everybody at every record."""
 
-    def __init__(self) -> None:
+    def __init__(self, *rules: tuple[str, int]) -> None:
+        self.rules = rules
         self.log = 0
+        self.late = self.late_by_field = 0
         self.emitters: dict[int, dict[str, Any]] = {}
 
     def fold(self, ts: int, sent: Sent | None) -> Iterator[tuple[Any, ...]]:
         self.log = max(self.log, ts)
         for name, e in list(self.emitters.items()):
             if self.log - e["heard"] > 40:
-                yield from self.close(name, e, "hold", math.inf)
+                yield from self.close(name, e, "hold", lambda *_: True)
             whole = e["end"] is not None and e["seen"] == set(range(e["end"] + 1))
-            if self.log - max(e["heard"], e["newest"]) > (40 if whole else 300) and not e["open"]:
+            is_open = any(e["open"].values())
+            if self.log - max(e["heard"], e["newest"]) > (40 if whole else 300) and not is_open:
                 del self.emitters[name]
         if sent is None:
             yield ("dead letter",)
             return
         empty = {
             "seen": set(),
-            "watermark": -math.inf,
+            "watermark": dict.fromkeys(self.rules, -math.inf),
             "newest": -math.inf,
-            "open": {},
+            "open": {rule: {} for rule in self.rules},
             "end": None,
         }
         e = self.emitters.pop(sent.emitter, empty)
@@ -537,31 +561,55 @@ class Plain:
             return
         e["seen"].add(sent.seq)
         yield ("frame", sent.emitter, sent.seq)
-        watermark = e["watermark"]
-        for ts, *values in sent.events:
-            start = ts // 10 * 10
-            if (
-                start + 10 > watermark
-                and start >= self.log - 300
-                and ts <= min(sent.closed + 5, self.log + 100)
-            ):
-                e["newest"] = max(e["newest"], ts)
-                e["watermark"] = max(e["watermark"], ts - 5)
-                for field, value in zip(FIELDS, values, strict=True):
-                    for number in value if isinstance(value, list) else [value]:
-                        if isinstance(number, int | float) and not isinstance(number, bool):
-                            fields = e["open"].setdefault(start, {})
-                            fields.setdefault(field, []).append((ts, sent.seq, number))
-        yield from self.close(sent.emitter, e, "watermark", e["watermark"])
+        self.take(e, sent)
+        yield from self.close(sent.emitter, e, "watermark", lambda end, mark: end <= mark)
         if sent.end:
             e["end"] = sent.seq
-            yield from self.close(sent.emitter, e, "end", math.inf)
+            yield from self.close(sent.emitter, e, "end", lambda *_: True)
 
-    def close(self, name: int, e: dict[str, Any], by: str, upto: float) -> Iterator[Any]:
-        for start in sorted(s for s in e["open"] if s + 10 <= upto):
-            for field, samples in sorted(e["open"].pop(start).items()):
-                yield ("stats", name, start, field, by, figures(samples))
-            e["watermark"] = max(e["watermark"], start + 10)
+    def take(self, e: dict[str, Any], sent: Sent) -> None:
+        before = dict(e["watermark"])
+        sizes = [size for by, size in self.rules if by == "time"]
+        for event in sent.events:
+            ts, *values, n = event
+            late = {"time": False, "field": False}
+            if any(ts // s * s + s <= before["time", s] for s in sizes):
+                late["time"] = True
+            if any(ts // s * s < self.log - 300 for s in sizes) or ts < self.log - 300:
+                self.late += late["time"]
+                continue
+            if ts > min(sent.closed + 5, self.log + 100):
+                self.late += late["time"]
+                continue
+            for rule in self.rules:
+                by, size = rule
+                value = {"time": ts, "n": n, "step": ts}[by]
+                if type(value) not in (int, float) or value != value // 1:
+                    continue
+                start = int(value) // size * size
+                if start + size <= before[rule]:
+                    late["time" if by == "time" else "field"] = True
+                    continue
+                e["newest"] = max(e["newest"], ts)
+                mark = ts - 5 if by == "time" else start - size
+                e["watermark"][rule] = max(e["watermark"][rule], mark)
+                for field, found in zip(FIELDS, values, strict=True):
+                    for number in found if isinstance(found, list) else [found]:
+                        if isinstance(number, int | float) and not isinstance(number, bool):
+                            fields = e["open"][rule].setdefault(start, {})
+                            fields.setdefault(field, []).append((ts, sent.seq, number))
+            self.late += late["time"]
+            self.late_by_field += late["field"]
+
+    def close(self, name: int, e: dict[str, Any], by: str, passed: Any) -> Iterator[Any]:
+        for rule in self.rules:
+            size = rule[1]
+            for start in sorted(
+                s for s in e["open"][rule] if passed(s + size, e["watermark"][rule])
+            ):
+                for field, samples in sorted(e["open"][rule].pop(start).items()):
+                    yield ("stats", name, *rule, start, field, by, figures(samples))
+                e["watermark"][rule] = max(e["watermark"][rule], start + size)
 
 
 def figures(samples: list[tuple[int, int, float]]) -> tuple[Any, ...]:
@@ -581,6 +629,18 @@ def figures(samples: list[tuple[int, int, float]]) -> tuple[Any, ...]:
     )
 
 
+RULES = {
+    FAST.by: (("time", 10),),
+    WIDE.by: (("n", 3), ("time", 10), ("step", 1), ("time", 7)),
+}
+
+
+def order(stats: Stats) -> tuple[bool, int]:
+    """Return where among the closed windows these Stats stand: those of a watermark are first."""
+    size = stats.size if stats.by != "time" else stats.size // MS
+    return stats.closed_by == "end", RULES[WIDE.by].index((stats.by, size))
+
+
 def simplified(outputs: Iterable[Output]) -> Iterator[tuple[Any, ...]]:
     """Yield outputs as the plain fold says them."""
     for out in outputs:
@@ -591,11 +651,14 @@ def simplified(outputs: Iterable[Output]) -> Iterator[tuple[Any, ...]]:
             yield ("frame", sent.emitter[0], sent.seq)
         elif out.topic == "p.stats.v1":
             decoded = decode_stats(out.value)
-            for s in sorted(decoded.stats, key=lambda s: (s.start, s.field)):
+            for s in sorted(decoded.stats, key=lambda s: (order(s), s.start, s.field)):
+                ms = MS if s.by == "time" else 1
                 yield (
                     "stats",
                     decoded.emitter[0],
-                    s.start // MS,
+                    s.by,
+                    s.size // ms,
+                    s.start // ms,
                     s.field,
                     s.closed_by,
                     (
@@ -620,9 +683,9 @@ def same(found: Sequence[tuple[Any, ...]], expected: Sequence[tuple[Any, ...]]) 
             if one != other:
                 return False
             continue
-        *rest, newest = one[5]
-        *others, any_of = other[5]
-        if one[:5] != other[:5] or rest != others:
+        *rest, newest = one[-1]
+        *others, any_of = other[-1]
+        if one[:-1] != other[:-1] or rest != others:
             return False
         if newest is not None and newest not in any_of:
             return False
@@ -644,9 +707,12 @@ def logs(draw: st.DrawFn) -> list[tuple[int, Sent | None]]:
         skew, last = draw(st.sampled_from([0, 0, 0, -150, 90])), draw(st.integers(1, 5))
         for seq in range(last + 1):
             around = skew + 20 * seq
-            events = draw(
-                st.lists(st.tuples(st.integers(around - 15, around + 25), value, value), max_size=4)
+            n = st.one_of(
+                st.integers(2 * seq, 2 * seq + 4),
+                st.sampled_from([None, True, "4", 3.0, 4.5, math.nan, 9]),
             )
+            event = st.tuples(st.integers(around - 15, around + 25), value, value, n)
+            events = draw(st.lists(event, max_size=4))
             closed = around + draw(st.sampled_from([30, 10]))
             frames.append(
                 Sent(emitter, seq, tuple(events), closed, seq == last and draw(st.booleans()))
@@ -658,17 +724,21 @@ def logs(draw: st.DrawFn) -> list[tuple[int, Sent | None]]:
     return log
 
 
-@settings(max_examples=300)
+@pytest.mark.parametrize("config", [FAST, WIDE], ids=["default", "wide"])
+@settings(max_examples=200)
 @given(logs(), st.sets(st.integers(0, 40)), st.integers(0, 40))
 def test_the_fold_is_the_plain_rules(
-    log: list[tuple[int, Sent | None]], crashes: set[int], again_from: int
+    config: StreamSettings,
+    log: list[tuple[int, Sent | None]],
+    crashes: set[int],
+    again_from: int,
 ) -> None:
     """Through checkpoints anywhere; folded again from any of them it puts out the same bytes."""
-    state, plain = fresh(), Plain()
+    state, plain = fresh(config), Plain(*RULES[config.by])
     checkpoint, put_out = state.encode(), list[list[Output]]()
     for k, (ts, sent) in enumerate(log):
         if k in crashes:
-            state = reread(state)
+            state = reread(state, config)
         if k == again_from:
             checkpoint = state.encode()
         outputs = state.fold(k, ts, sent.encoded() if sent else b"junk")
@@ -678,10 +748,11 @@ def test_the_fold_is_the_plain_rules(
         assert same(found, expected), (k, found, expected)
         assert [e.id[0] for e in state.emitters()] == list(plain.emitters)
     again = PartitionState.decode(
-        checkpoint, FAST, topics=Topics("p"), kind="observation", partition=3
+        checkpoint, config, topics=Topics("p"), kind="observation", partition=3
     )
     for k in range(again.next, len(log)):
         ts, sent = log[k]
 
         assert again.fold(k, ts, sent.encoded() if sent else b"junk") == put_out[k]
     assert again.encode() == state.encode()
+    assert (state.counts.late, state.counts.late_by_field) == (plain.late, plain.late_by_field)

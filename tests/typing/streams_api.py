@@ -20,7 +20,9 @@ __all__ = ["analyse", "resume"]
 
 def analyse(records: Iterable[tuple[int, int, bytes | None]]) -> dict[str, int]:
     """Fold a partition's records, (offset, timestamp in ms, value), and count what comes out."""
-    settings = StreamSettings(window_s=60, sinks=("sqlite", "loki"), tags={"cluster": "eu"})
+    settings = StreamSettings(
+        by=("time:1min", "field:global_step/100"), sinks=("sqlite", "loki"), tags={"cluster": "eu"}
+    )
     state = PartitionState(settings, topics=Topics(), kind="observation", partition=0)
     found = {"frames": 0, "stats": 0, "dead letters": 0}
     for offset, timestamp_ms, value in records:

@@ -142,7 +142,8 @@ class StatsKey(NamedTuple):
 class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s"):
     """Mean, min, max and median of one series of one emitter in one window.
 
-    With `by="time"`, `start` and `size` are nanoseconds. `count` samples were finite; `mean`,
+    With `by="time"`, `start` and `size` are nanoseconds; else `by` names a field, and they are
+    plain integers: the window holds what had a value from `start` to below `start + size` in it. `count` samples were finite; `mean`,
     `min`, `max` and `median` are theirs, None if there was none. `nonfinite` samples were NaN or
     infinite: the first of them was seen at `first_nonfinite_step`. `last_finite` is the newest
     finite sample. `revision` is the number of samples, finite or not; a higher one holds all of

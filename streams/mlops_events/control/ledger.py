@@ -23,6 +23,7 @@ class Ledger(msgspec.Struct, kw_only=True):
     late: int = 0
     too_old: int = 0
     ahead: int = 0
+    late_by_field: int = 0
     dead_letters: int = 0
 
 
@@ -92,3 +93,4 @@ async def _add_states(
                 ledger.late += emitter.counts.late
                 ledger.too_old += emitter.counts.too_old
                 ledger.ahead += emitter.counts.ahead
+                ledger.late_by_field += emitter.counts.late_by_field

@@ -18,6 +18,7 @@ import msgspec
 from mlops_events.schemas.catalog import is_step_like
 from mlops_events.schemas.events import Log, Observation, Profile, Run, StatsKey
 from mlops_events.sinks.sqlite_store import SQLiteStore
+from mlops_events.streams.by import By
 
 __all__ = [
     "Account",
@@ -77,9 +78,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the streams make windows, in nanoseconds."""
+    """How the streams make windows; `lateness` in nanoseconds."""
 
-    size: int
+    by: tuple[By, ...]
     lateness: int
 
 
@@ -94,24 +95,31 @@ class Windows:
     def __init__(self, events: Iterable[TrueEvent], rules: WindowRules) -> None:
         self.samples: defaultdict[StatsKey, array[float]] = defaultdict(lambda: array("d"))
         self._lateness = rules.lateness
-        self._newest: dict[tuple[bytes, str], int] = {}
+        self._newest: dict[tuple[bytes, str, By], int] = {}
         for event in events:
-            ts = event.values["ts"]
-            place = (event.emitter, event.kind)
-            self._newest[place] = max(self._newest.get(place, ts), ts)
-            start = ts // rules.size * rules.size
-            for name, field, numbers in _samples(event):
-                key = StatsKey(*place, name, field, "time", start, rules.size)
-                self.samples[key].extend(numbers)
+            samples = list(_samples(event))
+            for by in rules.by if event.kind in ("observation", "profile") else ():
+                value = event.values["ts"] if by.over_time else _whole_number(event, by.name)
+                if value is None:
+                    continue
+                place = (event.emitter, event.kind, by)
+                self._newest[place] = max(self._newest.get(place, value), value)
+                start = value // by.size * by.size
+                for name, field, numbers in samples:
+                    key = StatsKey(event.emitter, event.kind, name, field, by.name, start, by.size)
+                    self.samples[key].extend(numbers)
 
     def due(self, ended: Container[bytes]) -> set[StatsKey]:
         """Return those that must be final: their emitter has ended, or has gone past them."""
-        return {
-            key
-            for key in self.samples
-            if key.emitter in ended
-            or key.start + key.size <= self._newest[key.emitter, key.kind] - self._lateness
-        }
+        return {key for key in self.samples if key.emitter in ended or self._is_passed(key)}
+
+    def _is_passed(self, key: StatsKey) -> bool:
+        by = By(key.by, key.size)
+        newest = self._newest[key.emitter, key.kind, by]
+        end = key.start + key.size
+        if by.over_time:
+            return end <= newest - self._lateness
+        return end < newest // by.size * by.size
 
 
 class Truth:
@@ -227,6 +235,22 @@ def _samples(event: TrueEvent) -> Iterator[tuple[str, str, list[float]]]:
             ]
             if numbers and not is_step_like(field):
                 yield values["name"], field, numbers
+
+
+def _whole_number(event: TrueEvent, name: str) -> int | None:
+    """Return the whole number that an event has in a field, a tag or, by its name, as its step."""
+    values = event.values
+    found: list[Any] = [
+        place[name]
+        for place in (values.get("fields"), values.get("tags"))
+        if place and name in place
+    ]
+    if name in ("step", "global_step"):
+        found.append(values.get("step"))
+    value = found[0] if found else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _number(value: Any) -> list[float]:

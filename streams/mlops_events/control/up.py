@@ -169,7 +169,7 @@ class Up:
         await self._supervisor.stop("simulate")
         truth: Truth | None = None
         if self._settings.verify and self._partitions:  # else it was stopped before it began
-            rules = WindowRules(size=self._stream.window_ns, lateness=self._stream.lateness_ns)
+            rules = WindowRules(by=self._stream.rules, lateness=self._stream.lateness_ns)
             self._display.say("waiting for everything to arrive")
             truth = await asyncio.to_thread(Truth, self._folder / "truth", rules)
             await self._drain(truth)

@@ -11,6 +11,7 @@ from mlops_events.control.truth import Account, Fingerprint, TrueEvent, Truth, W
 from mlops_events.control.verify_fleet import verify_fleet
 from mlops_events.schemas.events import Log, Stats, StatsKey
 from mlops_events.sinks.sqlite_store import SQLiteStore
+from mlops_events.streams.by import TIME
 
 __all__ = ["Report", "verify"]
 
@@ -28,7 +29,9 @@ class Report(msgspec.Struct, kw_only=True):
     `unknown_tail` emitters, which never said how many there were. `foreign` are stored events of
     other emitters, `derived` those that the streams made up themselves. `fleet_checked` are windows
     over all nodes that every node's part has come to, `fleet_partial` those that lack one, and
-    `fleet_wrong` those that numpy has otherwise. `late`, `too_old` and `ahead` were kept out of windows by the streams' rules.
+    `fleet_wrong` those that numpy has otherwise. `late`, `late_by_field`, `too_old` and
+    `ahead` were kept out of windows by the streams' rules. `windows_by_field` are those of
+    `windows_checked` that are cut by a field, not by time.
     """
 
     emitters: int = 0
@@ -48,6 +51,7 @@ class Report(msgspec.Struct, kw_only=True):
     non_finite: int = 0
     windows_expected: int = 0
     windows_checked: int = 0
+    windows_by_field: int = 0
     windows_missing: int = 0
     windows_wrong: int = 0
     windows_extra: int = 0
@@ -57,6 +61,7 @@ class Report(msgspec.Struct, kw_only=True):
     late: int = 0
     too_old: int = 0
     ahead: int = 0
+    late_by_field: int = 0
     problems: list[str] = []
 
     @property
@@ -210,6 +215,7 @@ def _compare_windows(truth: Truth, store: SQLiteStore, windows: Windows, report:
             report.note(f"a window without samples: {_name(key)}")
             continue
         report.windows_checked += 1
+        report.windows_by_field += key.by != TIME
         report.non_finite += found.stats.nonfinite
         wrong = _differences(found.stats, windows.samples[key])
         if wrong:
@@ -247,4 +253,5 @@ def _differences(stats: Stats, samples: Sequence[float]) -> list[str]:
 
 
 def _name(key: StatsKey) -> str:
-    return f"{key.kind} {key.name}.{key.field} at {key.start} of {key.emitter.hex()[:8]}"
+    where = f"at {key.start}" if key.by == TIME else f"at {key.by} {key.start}"
+    return f"{key.kind} {key.name}.{key.field} {where} of {key.emitter.hex()[:8]}"

@@ -1,37 +1,42 @@
-"""Tumbling windows of one emitter, in event time."""
+"""Tumbling windows of one emitter: over event time, and over whole-numbered fields."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from mlops_events.schemas.events import RawKind, Stats
 from mlops_events.schemas.frame import Frame
+from mlops_events.streams.by import TIME, By
+from mlops_events.streams.fieldvalue import reader_of
 from mlops_events.streams.figures import summarise
-from mlops_events.streams.sampling import Window, add_observations, add_profiles
+from mlops_events.streams.sampling import Group, Window, group_events
 from mlops_events.streams.settings import StreamSettings
 
-__all__ = ["Refused", "Rules", "Windows"]
+__all__ = ["EmitterWindows", "Place", "Refused", "Rules", "Windows"]
 
 _NEVER: Final = -(2**63)
+
+Place: TypeAlias = tuple[int, int]
+"""Where an open window is: the number of its rule, and its start."""
 
 
 class Rules(NamedTuple):
     """What decides whether an event goes into a window; times in nanoseconds."""
 
     kind: RawKind
-    size: int
+    by: tuple[By, ...]
     lateness: int
     keep: int
     ahead: int
 
     @classmethod
     def of(cls, settings: StreamSettings, kind: RawKind) -> "Rules":
-        """Return the rules for events of a kind."""
+        """Return the rules for events of a kind; those of runs and logs have no windows."""
         return cls(
             kind=kind,
-            size=settings.window_ns,
+            by=settings.rules if kind in ("observation", "profile") else (),
             lateness=settings.lateness_ns,
             keep=settings.keep_ns,
             ahead=settings.ahead_ns,
@@ -39,31 +44,131 @@ class Rules(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """How many events of a frame went into no window, and why."""
+    """How many events of a frame were kept out of windows, and why.
+
+    Those that are `too_old` or `ahead` went into none. Of `late` ones a window over time had
+    closed, of `late_by_field` ones one over a field; they went into the others.
+    """
 
     late: int = 0
     too_old: int = 0
     ahead: int = 0
+    late_by_field: int = 0
 
 
 _NONE: Final = Refused()
 
 
 class Windows(msgspec.Struct, array_like=True):
-    """The open windows of an emitter by their start.
+    """The open windows of an emitter by one rule, by their start.
 
     `watermark` is what has closed: a window that ends at or before it takes nothing more. It
-    never goes back. `newest` is the highest event time that went in.
+    never goes back.
     """
 
     watermark: int = _NEVER
-    newest: int = _NEVER
     open: dict[int, Window] = msgspec.field(default_factory=dict)
+
+    def take_by_time(
+        self, groups: Sequence[Group], first: int, last: int, seq: int, *, by: By
+    ) -> int:
+        """Put samples into windows over time; return the newest event time that went in.
+
+        Args:
+            groups: of the events of a frame, whose times lie between `first` and `last`.
+            first: the lowest time.
+            last: the highest time.
+            seq: of the frame.
+            by: the rule.
+        """
+        size = by.size
+        opens = self.watermark // size * size
+        if last < opens:
+            return _NEVER
+        start = first // size * size
+        if first >= opens and last < start + size:
+            self._add(start, groups, seq)
+        else:
+            parts = _split(groups, lambda e: e.ts // size * size if e.ts >= opens else None)
+            for start, part in parts.items():
+                self._add(start, part, seq)
+        return last
+
+    def take_by_field(
+        self, groups: Sequence[Group], items: Sequence[Any], frame: Frame, *, by: By, late: set[int]
+    ) -> int:
+        """Put samples into windows over a field; return the newest event time that went in.
+
+        The windows that lie two or more below the highest one are closed from then on.
+
+        Args:
+            groups: of the events.
+            items: the events, some of them without samples.
+            frame: of the events.
+            by: the rule.
+            late: takes the ids of the objects that came when their windows had closed.
+        """
+        size = by.size
+        opens = self.watermark // size * size
+        read = reader_of(frame, by.name)
+        starts: dict[int, int] = {}
+        newest, highest = _NEVER, self.watermark
+        for item in items:
+            value = read(item)
+            if value is None or (start := value // size * size) < _NEVER:
+                continue
+            if start < opens:
+                late.add(id(item))
+                continue
+            starts[id(item)] = start
+            newest = max(newest, item.ts)
+            highest = max(highest, start - size)
+        for start, part in _split(groups, lambda e: starts.get(id(e))).items():
+            self._add(start, part, frame.seq)
+        self.watermark = highest
+        return newest
+
+    def _add(self, start: int, groups: Sequence[Group], seq: int) -> None:
+        window = self.open.get(start, {})
+        for group in groups:
+            group.add_to(window, seq)
+        if window:
+            self.open[start] = window
+
+    def close_passed(self, by: By, kind: RawKind) -> list[Stats]:
+        """Close those that the watermark has passed and return their final Stats."""
+        passed = [start for start in self.open if start + by.size <= self.watermark]
+        return self._close(passed, by, kind, "watermark") if passed else []
+
+    def close_all(self, by: By, kind: RawKind, *, closed_by: str) -> list[Stats]:
+        """Close all of them, whether passed or not, and return their final Stats."""
+        return self._close(self.open, by, kind, closed_by) if self.open else []
+
+    def _close(
+        self, starts: Sequence[int] | dict[int, Window], by: By, kind: RawKind, closed_by: str
+    ) -> list[Stats]:
+        stats: list[Stats] = []
+        for start in sorted(starts):
+            stats += _stats(self.open.pop(start), start, by, kind, closed_by)
+            self.watermark = max(self.watermark, start + by.size)
+        return stats
+
+
+class EmitterWindows(msgspec.Struct, array_like=True):
+    """The windows of an emitter, `each` by one rule; `newest` is the highest event time in them."""
+
+    newest: int = _NEVER
+    each: list[Windows] = msgspec.field(default_factory=list)
+
+    @property
+    def are_open(self) -> bool:
+        """True if a window is open."""
+        return any(windows.open for windows in self.each)
 
     def take(self, frame: Frame, *, log_ns: int, rules: Rules) -> Refused:
         """Put the events of a new frame into their windows.
 
-        The watermark from before the frame decides about all of it, so the order of events in a
+        The watermarks from before the frame decide about all of it, so the order of events in a
         frame means nothing.
 
         Args:
@@ -72,63 +177,64 @@ class Windows(msgspec.Struct, array_like=True):
             rules: of the partition.
         """
         items: Sequence[Any] = frame.items
-        if not items or rules.kind not in ("observation", "profile"):
+        if not items or not rules.by:
             return _NONE
-        size = rules.size
+        if not self.each:
+            self.each = [Windows() for _ in rules.by]
         refused = _NONE
+        not_late, not_old = _NEVER, log_ns - rules.keep
+        for windows, by in zip(self.each, rules.by, strict=True):
+            if by.name == TIME:
+                not_late = max(not_late, windows.watermark // by.size * by.size)
+                not_old = max(not_old, -((rules.keep - log_ns) // by.size) * by.size)
+        limit = min(frame.closed_ns + rules.lateness, log_ns + rules.ahead)
         times = [item.ts for item in items]
         first, last = min(times), max(times)
-        not_late = self.watermark // size * size
-        not_old = -((rules.keep - log_ns) // size) * size
-        limit = min(frame.closed_ns + rules.lateness, log_ns + rules.ahead)
         if first < not_late or first < not_old or last > limit:
             refused = _count_refused(times, not_late, not_old, limit)
-            low = max(not_late, not_old)
-            items = [item for item in items if low <= item.ts <= limit]
+            items = [item for item in items if not_old <= item.ts <= limit]
             if not items:
                 return refused
             times = [item.ts for item in items]
             first, last = min(times), max(times)
-        for start, batch in _by_window(items, first, last, size):
-            window = self.open.get(start, {})
-            if rules.kind == "profile":
-                add_profiles(window, batch, frame.seq)
+        groups = group_events(items, frame, rules.kind)
+        late: set[int] = set()
+        for windows, by in zip(self.each, rules.by, strict=True):
+            if by.name == TIME:
+                newest = windows.take_by_time(groups, first, last, frame.seq, by=by)
+                windows.watermark = max(windows.watermark, last - rules.lateness)
             else:
-                add_observations(window, batch, frame)
-            if window:
-                self.open[start] = window
-        self.newest = max(self.newest, last)
-        self.watermark = max(self.watermark, last - rules.lateness)
-        return refused
+                newest = windows.take_by_field(groups, items, frame, by=by, late=late)
+            self.newest = max(self.newest, newest)
+        return refused._replace(late_by_field=len(late)) if late else refused
 
     def close_passed(self, rules: Rules) -> list[Stats]:
-        """Close the windows that the watermark has passed and return their final Stats."""
-        passed = [start for start in self.open if start + rules.size <= self.watermark]
-        return self._close(passed, rules, "watermark") if passed else []
+        """Close the windows that a watermark has passed and return their final Stats."""
+        stats: list[Stats] = []
+        for windows, by in zip(self.each, rules.by, strict=False):
+            stats += windows.close_passed(by, rules.kind)
+        return stats
 
     def close_all(self, rules: Rules, *, closed_by: str) -> list[Stats]:
         """Close all windows, whether passed or not, and return their final Stats."""
-        return self._close(self.open, rules, closed_by) if self.open else []
+        stats: list[Stats] = []
+        for windows, by in zip(self.each, rules.by, strict=False):
+            stats += windows.close_all(by, rules.kind, closed_by=closed_by)
+        return stats
 
-    def revisions(self) -> dict[int, int]:
+    def revisions(self) -> dict[Place, int]:
         """Return how many samples each open window has."""
         return {
-            start: sum(cell.revision for cell in window.values())
-            for start, window in self.open.items()
+            (number, start): sum(cell.revision for cell in window.values())
+            for number, windows in enumerate(self.each)
+            for start, window in windows.open.items()
         }
 
-    def show(self, start: int, rules: Rules) -> list[Stats]:
+    def show(self, place: Place, rules: Rules) -> list[Stats]:
         """Return the Stats of an open window as it is now."""
-        return list(_stats(self.open[start], start, rules, ""))
-
-    def _close(
-        self, starts: Sequence[int] | dict[int, Window], rules: Rules, closed_by: str
-    ) -> list[Stats]:
-        stats: list[Stats] = []
-        for start in sorted(starts):
-            stats += _stats(self.open.pop(start), start, rules, closed_by)
-            self.watermark = max(self.watermark, start + rules.size)
-        return stats
+        number, start = place
+        window = self.each[number].open[start]
+        return list(_stats(window, start, rules.by[number], rules.kind, ""))
 
 
 def _count_refused(times: Sequence[int], not_late: int, not_old: int, limit: int) -> Refused:
@@ -138,31 +244,34 @@ def _count_refused(times: Sequence[int], not_late: int, not_old: int, limit: int
     return Refused(late, too_old, ahead)
 
 
-def _by_window(
-    items: Sequence[Any], first: int, last: int, size: int
-) -> Iterator[tuple[int, Sequence[Any]]]:
-    if first // size == last // size:
-        yield first // size * size, items
-        return
-    batches: defaultdict[int, list[Any]] = defaultdict(list)
-    for item in items:
-        batches[item.ts // size].append(item)
-    for number, batch in batches.items():
-        yield number * size, batch
+def _split(
+    groups: Sequence[Group], start_of: Callable[[Any], int | None]
+) -> dict[int, list[Group]]:
+    """Return the parts of groups by the start of their window; None is in no window."""
+    split: defaultdict[int, list[Group]] = defaultdict(list)
+    for group in groups:
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for k, event in enumerate(group.events):
+            start = start_of(event)
+            if start is not None:
+                places[start].append(k)
+        for start, some in places.items():
+            split[start].append(group if len(some) == len(group.events) else group.part(some))
+    return split
 
 
-def _stats(window: Window, start: int, rules: Rules, closed_by: str) -> Iterator[Stats]:
+def _stats(window: Window, start: int, by: By, kind: RawKind, closed_by: str) -> Iterator[Stats]:
     for name, cell in window.items():
         for field, series in cell.series().items():
             count = len(series.numbers)
             figures = summarise(series.numbers)
             bad = series.bad
             yield Stats(
-                kind=rules.kind,
+                kind=kind,
                 name=name,
                 field=field,
                 start=start,
-                size=rules.size,
+                size=by.size,
                 revision=count + (bad.count if bad else 0),
                 final=bool(closed_by),
                 count=count,
@@ -173,5 +282,6 @@ def _stats(window: Window, start: int, rules: Rules, closed_by: str) -> Iterator
                 nonfinite=bad.count if bad else 0,
                 first_nonfinite_step=bad.first_step if bad else None,
                 last_finite=series.last,
+                by=by.name,
                 closed_by=closed_by,
             )

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mlops_events.streams.aggregate import Place
 from mlops_events.streams.outputs import StatsOut
 from mlops_events.streams.settings import StreamSettings
 from mlops_events.streams.state import Emitter, PartitionState
@@ -14,7 +15,7 @@ class _Watch(msgspec.Struct):
 
     heard: int
     since: float
-    shown: dict[int, int] = {}
+    shown: dict[Place, int] = {}
 
 
 class Provisional:
@@ -38,7 +39,7 @@ class Provisional:
         watched: dict[bytes, _Watch] = {}
         outputs: list[StatsOut] = []
         for emitter in state.emitters():
-            if emitter.windows.open:
+            if emitter.windows.are_open:
                 watch = self._watched.get(emitter.id) or _Watch(-1, now)
                 watched[emitter.id] = watch
                 heard = emitter.counts.frames + emitter.counts.repeats
@@ -51,9 +52,9 @@ class Provisional:
         return outputs
 
 
-def _changed(emitter: Emitter, watch: _Watch) -> list[int]:
+def _changed(emitter: Emitter, watch: _Watch) -> list[Place]:
     """Return the windows with samples that were not shown yet, and note them as shown."""
     revisions = emitter.windows.revisions()
-    changed = sorted(start for start, n in revisions.items() if watch.shown.get(start) != n)
+    changed = sorted(place for place, n in revisions.items() if watch.shown.get(place) != n)
     watch.shown = revisions
     return changed

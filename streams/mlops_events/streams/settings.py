@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from mlops_events.schemas.events import Kind
+from mlops_events.streams.by import By, parse_rules
 
 __all__ = ["StreamSettings"]
 
@@ -16,8 +17,11 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the worker aggregates, what it adds and where it sends; read with the prefix "stream".
 
-    `window_s` is the size of a window. An emitter's watermark is its highest event time less
-    `lateness_s`; an emitter that is silent for `hold_s` of log time has its windows closed. Frames
+    `by` names the rules by which windows are cut: `time:10s` for windows over event time,
+    `field:NAME` or `field:NAME/SIZE` for windows over a whole-numbered field, such as
+    `field:global_step/100`; several are worked at once. Over time, an emitter's watermark is its
+    highest event time less `lateness_s`; over a field, a window closes when its emitter is two
+    windows further. An emitter that is silent for `hold_s` of log time has its windows closed. Frames
     are known again, and events may be old, for `keep_s`, which is the retention of the raw topics;
     event times may be `ahead_s` ahead of log time. A partition remembers `max_emitters`.
 
@@ -31,7 +35,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     `instance_id` makes this worker a static member of it.
     """
 
-    window_s: Annotated[float, msgspec.Meta(ge=0.001, le=86_400)] = 10.0
+    by: tuple[str, ...] = ("time:10s",)
     lateness_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 10.0
     hold_s: Seconds = 3600.0
     keep_s: Seconds = 7 * 86_400.0
@@ -48,6 +52,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     health_port: int | None = None
 
     def __post_init__(self) -> None:
+        parse_rules(self.by)
         if self.hold_s > self.keep_s:
             raise ValueError(
                 f"hold_s ({self.hold_s:g}) must not be above keep_s ({self.keep_s:g}): "
@@ -64,9 +69,9 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     @property
-    def window_ns(self) -> int:
-        """The size of a window, in nanoseconds."""
-        return round(self.window_s * _NS)
+    def rules(self) -> tuple[By, ...]:
+        """The rules by which windows are cut."""
+        return parse_rules(self.by)
 
     @property
     def lateness_ns(self) -> int:

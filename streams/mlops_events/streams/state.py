@@ -12,14 +12,14 @@ from mlops_events.schemas.errors import ConfigError, DecodeError
 from mlops_events.schemas.events import Origin, RawKind, Stats
 from mlops_events.schemas.frame import Frame, decode_frame
 from mlops_events.schemas.topics import Topics
-from mlops_events.streams.aggregate import Rules, Windows
+from mlops_events.streams.aggregate import EmitterWindows, Place, Rules
 from mlops_events.streams.dedupe import SeqRuns
 from mlops_events.streams.outputs import Output, OutputEncoder, StatsOut
 from mlops_events.streams.settings import StreamSettings
 
 __all__ = ["Counts", "Emitter", "Mark", "PartitionState", "Totals"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_VALUE_BYTES: Final = 2_000_000
 """A frame is at most 1 MiB; its tagged copy must fit into a record of 2 MiB."""
 
@@ -40,10 +40,11 @@ class Counts(msgspec.Struct, array_like=True):
     frames: int = 0  # new ones
     events: int = 0  # in new frames, readable or not
     repeats: int = 0  # frames already seen
-    late: int = 0  # routed, but not in the Stats: their windows had closed
+    late: int = 0  # routed, but their windows over time had closed
     too_old: int = 0
     ahead: int = 0
     malformed: int = 0  # events that could not be read
+    late_by_field: int = 0  # routed, but their windows over a field had closed
 
 
 class Totals(Counts, array_like=True):
@@ -62,7 +63,7 @@ class Emitter(msgspec.Struct, array_like=True):
     origin: Origin
     heard_ns: int
     seen: SeqRuns = msgspec.field(default_factory=SeqRuns)
-    windows: Windows = msgspec.field(default_factory=Windows)
+    windows: EmitterWindows = msgspec.field(default_factory=EmitterWindows)
     counts: Counts = msgspec.field(default_factory=Counts)
     accepted: int = 0
     dropped: int = 0
@@ -74,11 +75,17 @@ class Emitter(msgspec.Struct, array_like=True):
         return None if self.end is None else self.accepted - self.counts.events
 
 
+class _Version(msgspec.Struct, array_like=True):
+    """What comes first in every state that is stored."""
+
+    v: int
+
+
 class _Packed(msgspec.Struct, array_like=True):
     """A state as it is stored; positions are only ever appended, with a default."""
 
     v: int
-    window_ns: int
+    by: list[str]
     incarnation: int
     next: int
     mark: Mark | None
@@ -91,6 +98,7 @@ class _Packed(msgspec.Struct, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Packed)
+_VERSION = msgspec.msgpack.Decoder(_Version)
 
 
 class PartitionState:
@@ -147,21 +155,23 @@ class PartitionState:
 
         Raises:
             DecodeError: the bytes are no state that this version can read.
-            ConfigError: its windows have another size than the settings say.
+            ConfigError: its windows are cut by other rules than the settings say.
         """
         try:
+            version = _VERSION.decode(data).v
+            if version != VERSION:
+                raise DecodeError(f"a state of version {version}; this version reads {VERSION}")
             packed = _DECODER.decode(data)
         except msgspec.MsgspecError as error:
             raise DecodeError(f"{len(data)} bytes are no state of a partition: {error}") from error
-        if packed.v != VERSION:
-            raise DecodeError(f"a state of version {packed.v}; this version reads {VERSION}")
-        if packed.window_ns != settings.window_ns:
+        self = cls(settings, topics=topics, kind=kind, partition=partition)
+        rules = [by.label for by in self._rules.by]
+        if packed.by != rules:
             raise ConfigError(
-                f"the state of partition {partition} of {topics.raw(kind)} has windows of "
-                f"{packed.window_ns / 1e9:g} s, window_s says {settings.window_s:g}; "
+                f"the state of partition {partition} of {topics.raw(kind)} has windows by "
+                f"{', '.join(packed.by)}; by says {', '.join(rules)}; "
                 "set it back, or give the stream another group to start anew"
             )
-        self = cls(settings, topics=topics, kind=kind, partition=partition)
         self.incarnation = packed.incarnation
         self.next = packed.next
         self.log_ns = packed.log_ns
@@ -170,7 +180,7 @@ class PartitionState:
         self.counts = packed.counts
         self._mark = packed.mark
         for emitter in packed.emitters:
-            if emitter.windows.open or not self._is_silent(emitter):
+            if emitter.windows.are_open or not self._is_silent(emitter):
                 self._live[emitter.id] = emitter
             else:
                 self._silence(emitter)
@@ -181,7 +191,7 @@ class PartitionState:
         return _ENCODER.encode(
             _Packed(
                 v=VERSION,
-                window_ns=self._rules.size,
+                by=[by.label for by in self._rules.by],
                 incarnation=self.incarnation,
                 next=self.next,
                 mark=self.mark,
@@ -250,6 +260,7 @@ class PartitionState:
             counts.late += refused.late
             counts.too_old += refused.too_old
             counts.ahead += refused.ahead
+            counts.late_by_field += refused.late_by_field
         emitter.accepted = max(emitter.accepted, frame.accepted)
         emitter.dropped = max(emitter.dropped, frame.dropped)
         stats = emitter.windows.close_passed(self._rules)
@@ -259,9 +270,9 @@ class PartitionState:
         self._publish(emitter, stats, outputs)
         return outputs
 
-    def show(self, emitter: Emitter, starts: Sequence[int]) -> list[StatsOut]:
+    def show(self, emitter: Emitter, places: Sequence[Place]) -> list[StatsOut]:
         """Return open windows of an emitter as they are now; changes nothing."""
-        stats = [s for start in starts for s in emitter.windows.show(start, self._rules)]
+        stats = [s for place in places for s in emitter.windows.show(place, self._rules)]
         return list(self._encode.stats(emitter.id, emitter.origin, stats))
 
     def restart_at(self, offset: int, *, expired: int = 0, recreated: bool = False) -> None:
