@@ -3,8 +3,8 @@
     kafka          "127.0.0.1:PORT" of one Apache Kafka for the whole run, all xdist workers too
     kafka_broker   a KafkaBroker of the test's own, to kill: .address, .kill(), .start(), .stop()
     embedded_broker  the broker of `mlops-pipeline up` on its store, the same to use
-    influxdb       a real InfluxDB 1.x with a database of the test's own: .url, .token, .database, .query(...);
-                   .kill(), .freeze(), .thaw(), .start(...): it is one for each xdist worker, and well again afterwards
+    influxdb       a real InfluxDB 1.x with a database of the test's own: .url, .token, .database, .query(...),
+                   .points(); .kill(), .freeze(), .thaw(), .start(...): it is one for each xdist worker, and well again afterwards
     victorialogs   a real VictoriaLogs, which speaks Loki's push API, with a tenant of the test's own: .url, .tenant,
                    .query(...), and the same to harm it
     prefix         a topic prefix that no other test uses
@@ -259,6 +259,22 @@ class InfluxDB:
 
     def query(self, text: str) -> list[dict[str, Any]]:
         """Return the rows that an InfluxQL query finds; times are ns, groups' tags are columns."""
+        return [
+            {"measurement": found.get("name"), **found.get("tags", {}), **row}
+            for found in self._series(text)
+            for row in _rows(found)
+        ]
+
+    def points(self) -> list[tuple[str, dict[str, str], int]]:
+        """Return measurement, tags and time of every point."""
+        found = self._series("SELECT * FROM /.*/ GROUP BY *")
+        return [
+            (series["name"], {k: v for k, v in series["tags"].items() if v}, row["time"])
+            for series in found
+            for row in _rows(series)
+        ]
+
+    def _series(self, text: str) -> list[dict[str, Any]]:
         basic = base64.b64encode(self.token.encode()).decode()
         answer = json.loads(
             _post(
@@ -268,19 +284,15 @@ class InfluxDB:
                 {"Authorization": f"Basic {basic}"},
             )
         )
-        problems = [answer.get("error"), *(r.get("error") for r in answer.get("results", ()))]
+        results = answer.get("results", ())
+        problems = [answer.get("error"), *(result.get("error") for result in results)]
         assert not any(problems), f"{text}: {problems}"
-        return [
-            {
-                "measurement": series.get("name"),
-                **series.get("tags", {}),
-                **dict(zip(columns, row, strict=True)),
-            }
-            for result in answer["results"]
-            for series in result.get("series", ())
-            for columns in (series["columns"],)
-            for row in series.get("values", ())
-        ]
+        return [series for result in results for series in result.get("series", ())]
+
+
+def _rows(series: Mapping[str, Any]) -> list[dict[str, Any]]:
+    columns = series["columns"]
+    return [dict(zip(columns, row, strict=True)) for row in series.get("values", ())]
 
 
 @pytest.fixture(scope="session")

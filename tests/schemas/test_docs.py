@@ -77,6 +77,7 @@ PREFIXES = {
     "DeliverSettings": "sink",
     "SQLiteSettings": "sqlite",
     "ConsoleSettings": "console",
+    "InfluxDBSettings": "influxdb",
     "LokiSettings": "loki",
     "OTLPSettings": "otlp",
     "StoreSettings": "store",

@@ -22,6 +22,7 @@ _SECTIONS = (
     "sink",
     "sqlite",
     "console",
+    "influxdb",
     "loki",
     "otlp",
     "store",

@@ -57,6 +57,7 @@ def check(config: ConfigFile = None) -> int:
 def _settings() -> list[Setting]:
     from mlops_events.control.store import StoreSettings
     from mlops_events.sinks.console import ConsoleSettings
+    from mlops_events.sinks.influxdb_settings import InfluxDBSettings
     from mlops_events.sinks.intake import DeliverSettings
     from mlops_events.sinks.loki_settings import LokiSettings
     from mlops_events.sinks.otlp_settings import OTLPSettings
@@ -70,6 +71,7 @@ def _settings() -> list[Setting]:
         "sink": DeliverSettings,
         "sqlite": SQLiteSettings,
         "console": ConsoleSettings,
+        "influxdb": InfluxDBSettings,
         "loki": LokiSettings,
         "otlp": OTLPSettings,
         "store": StoreSettings,
