@@ -7,20 +7,27 @@ import traceback
 from collections.abc import Iterable, Mapping
 from threading import get_ident
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mlops_events.producers.context import active_span, fields_in_context
-from mlops_events.producers.emitter import Emitter
 from mlops_events.producers.floods import Floods
 from mlops_events.producers.tally import Tally
 from mlops_events.schemas.events import Log
 
-__all__ = ["LogHandler", "attach"]
+__all__ = ["LineWriter", "LogHandler", "attach"]
 
 _OWN: Final = ("mlops_events", "aiokafka", "kafka")
 _PLAIN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _LEAST: Final = len(logging.makeLogRecord({}).__dict__)
 _STRUCTLOG: Final = frozenset(("event", "level", "logger", "timestamp", "exc_info", "stack_info"))
+
+
+class LineWriter(Protocol):
+    """What takes lines of log: an emitter."""
+
+    def write(self, event: Log) -> None:
+        """Emit a line."""
+        ...
 
 
 class LogHandler(logging.Handler):
@@ -44,7 +51,7 @@ class LogHandler(logging.Handler):
 
     def __init__(
         self,
-        emitter: Emitter,
+        emitter: LineWriter,
         level: int | str = logging.NOTSET,
         *,
         ignore: Iterable[str] = (),
@@ -125,7 +132,7 @@ class LogHandler(logging.Handler):
 
 
 def attach(
-    emitter: Emitter,
+    emitter: LineWriter,
     *,
     logger: str = "",
     level: int | str = logging.INFO,

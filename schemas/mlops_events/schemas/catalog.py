@@ -9,7 +9,11 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["METRICS", "STEP_LIKE", "Metric", "describe", "is_step_like", "lookup"]
+__all__ = ["BARE_NAME", "METRICS", "STEP_LIKE", "Metric", "describe", "is_step_like", "lookup"]
+
+BARE_NAME = "metrics"
+"""The name of observations whose fields are whole names already, as programs give them to W&B: a sink
+that puts an event's name before its fields puts none before theirs."""
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
