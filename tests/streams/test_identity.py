@@ -45,8 +45,12 @@ from mlops_events.streams.state import PartitionState
 
 S = 1_000_000_000
 BASE = 1_700_000_000
+STRETCH = 4
+"""Windows over the field `n` have so many of its values; it grows by one or two with each event."""
 WINDOW, LATENESS, HOLD, KEEP, AHEAD = 10 * S, 5 * S, 40 * S, 300 * S, 100 * S
-SETTINGS = StreamSettings(by=("time:10s",), lateness_s=5, hold_s=40, keep_s=300, ahead_s=100)
+SETTINGS = StreamSettings(
+    by=("time:10s", "field:n/4"), lateness_s=5, hold_s=40, keep_s=300, ahead_s=100
+)
 TOPICS = Topics("t")
 SERIES = Series(0, "training", ["value"])
 BREAKS = (
@@ -61,18 +65,19 @@ BREAKS = (
     "old events taken",
     "provisional before everything is read",
     "no reading back",
+    "closed windows of a field opened again",
 )
 READ_BACK = 120
 """Records that a loop reads back at its start: more than a zombie's outputs come late."""
 
 
 class Sent(NamedTuple):
-    """A frame as its emitter closed it; `samples` are (time, value), each value used once."""
+    """A frame as its emitter closed it; `samples` are (time, value, n), each value used once."""
 
     emitter: bytes
     seq: int
     closed_ns: int
-    samples: tuple[tuple[int, float], ...]
+    samples: tuple[tuple[int, float, int], ...]
     accepted: int
     end: bool
     value: bytes
@@ -137,12 +142,16 @@ class Fleet:
             drained = dies + r.choice((1, 5, 50, 120, 340)) + r.uniform(0, 5)
             seq = accepted = 0
             spool: list[Sent] = []
-            samples: list[tuple[int, float]] = []
+            samples: list[tuple[int, float, int]] = []
+            n = 0
 
             def close(end: bool = False) -> Sent:
                 nonlocal seq
                 closed = int((BASE + at + skew) * S)  # noqa: B023 - called in this round only
-                rows = [ENCODER.encode(Row(0, ts, None, [v])) for ts, v in samples]  # noqa: B023
+                rows = [
+                    ENCODER.encode(Row(0, ts, None, [v], {"n": n}))
+                    for ts, v, n in samples  # noqa: B023
+                ]
                 value = encoder.encode(  # noqa: B023
                     rows,
                     seq=seq,
@@ -167,9 +176,9 @@ class Fleet:
                 at += r.uniform(0.5, 4)
                 behind = r.choice((0, 0, 0, r.uniform(0, 4), r.uniform(0, 12)))
                 wrong = r.choice((-1e4, -250, 5e3, 1e9)) if r.random() < 0.01 else 0
-                samples.append(
-                    (int((BASE + at + skew - behind + wrong) * S), float(next(self._values)))
-                )
+                n += r.choice((0, 1, 1, 2, -5 if r.random() < 0.1 else 1))
+                ts = int((BASE + at + skew - behind + wrong) * S)
+                samples.append((ts, float(next(self._values)), n))
                 accepted += 1
                 if len(samples) < r.choice((1, 2, 3, 5)):
                     continue
@@ -204,46 +213,64 @@ class Fleet:
             at += r.choice((0.5, 2, 20, 100))
 
 
-def truth(log: list[Record]) -> tuple[dict[tuple[bytes, int], list[float]], set[Any]]:
+Window = tuple[bytes, str, int]
+"""Emitter, what it is by, and its start."""
+
+
+def truth(log: list[Record]) -> tuple[dict[Window, list[float]], set[Any]]:
     """Return the samples of every window by the written rules, and which windows are closed."""
     now = 0
     known: dict[bytes, dict[str, Any]] = {}
-    windows: dict[tuple[bytes, int], list[float]] = defaultdict(list)
+    windows: dict[Window, list[float]] = defaultdict(list)
     closed: set[Any] = set()
+    sizes = {"time": WINDOW, "n": STRETCH}
     for timestamp_ms, frame in log:
         now = max(now, timestamp_ms * 1_000_000)
         name = frame.emitter
         if name in known and now - max(known[name]["heard"], known[name]["newest"]) > KEEP:
-            closed |= {(name, start) for start in known.pop(name)["open"]}
+            closed |= {(name, *place) for place in known.pop(name)["open"]}
         e = known.setdefault(
-            name, {"seen": set(), "mark": -(2**70), "heard": now, "open": set(), "newest": 0}
+            name,
+            {
+                "seen": set(),
+                "mark": dict.fromkeys(sizes, -(2**70)),
+                "heard": now,
+                "open": set(),
+                "newest": 0,
+            },
         )
-        if now - e["heard"] > HOLD and e["open"]:
-            e["mark"] = max(e["mark"], max(e["open"]) + WINDOW)
+        if now - e["heard"] > HOLD:
+            for by, start in e["open"]:
+                e["mark"][by] = max(e["mark"][by], start + sizes[by])
         e["heard"] = now
         if frame.seq not in e["seen"]:
             e["seen"].add(frame.seq)
-            before = e["mark"]
-            for ts, value in frame.samples:
-                start = ts // WINDOW * WINDOW
-                if (
-                    start + WINDOW > before
-                    and start >= now - KEEP
-                    and ts <= min(frame.closed_ns + LATENESS, now + AHEAD)
+            before = dict(e["mark"])
+            for ts, value, n in frame.samples:
+                if ts // WINDOW * WINDOW < now - KEEP or ts > min(
+                    frame.closed_ns + LATENESS, now + AHEAD
                 ):
-                    must((name, start) not in closed, "a closed window came back")
-                    windows[name, start].append(value)
-                    e["open"].add(start)
-                    e["newest"] = max(e["newest"], ts)
-                    e["mark"] = max(e["mark"], ts - LATENESS)
-            if frame.end and e["open"]:
-                e["mark"] = max(e["mark"], max(e["open"]) + WINDOW)
-        for start in [s for s in e["open"] if s + WINDOW <= e["mark"]]:
-            e["open"].discard(start)
-            closed.add((name, start))
+                    continue
+                for by, number, mark in (
+                    ("time", ts, ts - LATENESS),
+                    ("n", n, (n // STRETCH - 1) * STRETCH),
+                ):
+                    start = number // sizes[by] * sizes[by]
+                    if start + sizes[by] > before[by]:
+                        must((name, by, start) not in closed, "a closed window came back")
+                        windows[name, by, start].append(value)
+                        e["open"].add((by, start))
+                        e["newest"] = max(e["newest"], ts)
+                        e["mark"][by] = max(e["mark"][by], mark)
+            if frame.end:
+                for by, start in e["open"]:
+                    e["mark"][by] = max(e["mark"][by], start + sizes[by])
+        for by, start in [(b, s) for b, s in e["open"] if s + sizes[b] <= e["mark"][b]]:
+            e["open"].discard((by, start))
+            closed.add((name, by, start))
     for name, e in known.items():
         if now - e["heard"] > HOLD:
-            closed |= {(name, start) for start in e["open"]}
+            closed |= {(name, *place) for place in e["open"]}
     return dict(windows), closed
 
 
@@ -469,6 +496,10 @@ class Worker:
                 mark = max((w.watermark for e in same for w in e.windows.each[:1]), default=0)
                 for windows in emitter.windows.each[:1]:
                     windows.watermark = max(windows.watermark, mark)
+        if world.broken == "closed windows of a field opened again":
+            for emitter in state.emitters():
+                for windows in emitter.windows.each[1:]:
+                    windows.watermark = -(2**63)
         outputs = state.fold(state.next, record.timestamp_ms, record.frame.value)
         if world.broken == "repeats folded":
             frame = decode_frame(record.frame.value)
@@ -676,7 +707,7 @@ def check(world: World, worker: Worker, fleet: Fleet) -> None:
         return
     windows, closed = truth(fleet.log)
     must(world.overwriting.stats == store.stats, "InfluxDB holds other Stats than SQLite")
-    found = {(key.emitter, key.start): stats for key, stats in store.stats.items()}
+    found = {(key.emitter, key.by, key.start): stats for key, stats in store.stats.items()}
     must(found.keys() == windows.keys(), "other windows", len(found), len(windows))
     for place, samples in windows.items():
         stats = found[place]
