@@ -33,6 +33,7 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 WINDOW = 10 * SECOND
+STRETCH = 20 * SECOND  # of time that the field `window` counts
 COMMAND = (sys.executable, "-m", "mlops_events.control")
 TABLES = ("emitters", "sent", "frames", "series", "event", "stats", "runs")
 
@@ -65,7 +66,9 @@ class Node:
             closed_ns=max((event.ts for event in events), default=time.time_ns()),
             accepted=self._accepted[kind],
             dropped=0,
-            series=[Series(0, "training", ["loss", "rate"])] if kind == "observation" else [],
+            series=[Series(0, "training", ["loss", "rate", "window"])]
+            if kind == "observation"
+            else [],
             end=end,
         )
         self._seq[kind] += 1
@@ -78,7 +81,7 @@ class Node:
 
 def observation(ts: int) -> Row:
     """Return the observation of a time."""
-    return Row(0, ts, ts // SECOND % 1000, [loss_at(ts), ts % 97])
+    return Row(0, ts, ts // SECOND % 1000, [loss_at(ts), ts % 97, ts // STRETCH])
 
 
 def loss_at(ts: int) -> float:
@@ -99,19 +102,29 @@ class Lab:
         self.environ = {
             "MLOPS_EVENTS_KAFKA_BROKERS": brokers,
             "MLOPS_EVENTS_KAFKA_PREFIX": prefix,
+            "MLOPS_EVENTS_STREAM_BY": "time:10s,field:window",
+            "MLOPS_EVENTS_STREAM_CHECKPOINT_S": "0.5",
             "XDG_STATE_HOME": str(folder / "state"),
         }
 
     async def open(self, *, timestamps: str) -> None:
-        """Create the topics, with timestamps of the broker or of whoever writes."""
-        config = {"message.timestamp.type": timestamps}
+        """Create the topics, the raw ones with timestamps of the broker or of whoever writes."""
+        raws = set(self.topics.raws)
         specs = topic_specs(self.topics, sinks=["sqlite"], partitions=PARTITIONS, replication=1)
         admin = AIOKafkaAdminClient(bootstrap_servers=self._brokers)
         await admin.start()
         try:
             await admin.create_topics(
                 [
-                    NewTopic(s.name, PARTITIONS, 1, topic_configs={**s.config, **config})
+                    NewTopic(
+                        s.name,
+                        PARTITIONS,
+                        1,
+                        topic_configs={
+                            **s.config,
+                            **({"message.timestamp.type": timestamps} if s.name in raws else {}),
+                        },
+                    )
                     for s in specs
                 ]
             )
@@ -161,7 +174,6 @@ class Lab:
     def start(self, *arguments: str, store: str = "live.db") -> Any:
         """Start a command of mlops-pipeline; its sink writes to this file."""
         environ = {**self.environ, "MLOPS_EVENTS_SQLITE_PATH": str(self.folder / store)}
-        environ["MLOPS_EVENTS_STREAM_CHECKPOINT_S"] = "0.5"
         return self._processes.start(*COMMAND, *arguments, env=environ)
 
     def replay(
@@ -238,7 +250,7 @@ async def test_replaying_what_ran_live_changes_nothing(lab: Lab) -> None:
     """Into the same store: byte for byte the same; into a new one: the same events and Stats."""
     await lab.open(timestamps="LogAppendTime")
     stream, sink = lab.start("stream"), lab.start("sink", "sqlite")
-    begin = (time.time_ns() - 3 * MINUTE) // WINDOW * WINDOW
+    begin = (time.time_ns() - 3 * MINUTE) // STRETCH * STRETCH
     nodes = [Node(uid) for uid in range(4)]
     for node in nodes:
         run = node.frame("run", [Run(ts=begin, state="start", config={"lr": 0.1})])
@@ -262,7 +274,7 @@ async def test_replaying_what_ran_live_changes_nothing(lab: Lab) -> None:
     for node in nodes:
         for kind in RAW_KINDS:
             await lab.send(node, node.frame(kind, [], end=True))
-    windows = 4 * 6 * 3
+    windows = 4 * (6 * 3 + 3 * 2)
     finals = (
         "SELECT count(*) FROM stats s JOIN emitters m ON m.id = s.emitter WHERE final AND uid != ''"
     )
@@ -295,17 +307,18 @@ async def test_replaying_what_ran_live_changes_nothing(lab: Lab) -> None:
 async def test_a_day_old_range_with_late_events_equals_the_truth(lab: Lab) -> None:
     """Events out of order, hours late and sent again: every window of the range is the true one."""
     await lab.open(timestamps="CreateTime")
-    begin = (time.time_ns() - 26 * HOUR) // WINDOW * WINDOW
+    begin = (time.time_ns() - 26 * HOUR) // STRETCH * STRETCH
     rng = np.random.default_rng(7)
     since, until = begin + 3 * SECOND, begin + 10 * MINUTE + 7 * SECOND
-    truth: dict[tuple[str, int], list[int]] = {}
+    truth: dict[tuple[str, str, int], list[int]] = {}
     inside = total = 0
     for uid in range(3):
         node, other = Node(uid), Node(uid, run="other")
         times = rng.integers(begin - MINUTE, begin + 11 * MINUTE, size=3000)
         frames = [node.observations(map(int, part)) for part in np.split(np.sort(times), 100)]
         for ts in map(int, times):
-            truth.setdefault((node.id.hex().upper(), ts // WINDOW * WINDOW), []).append(ts)
+            for by, start in (("time", ts // WINDOW * WINDOW), ("window", ts // STRETCH)):
+                truth.setdefault((node.id.hex().upper(), by, start), []).append(ts)
             inside += since <= ts < until
         order = rng.permutation(100)
         late = [(begin + 20 * MINUTE, order[:60]), (begin + 5 * HOUR, order[60:])]
@@ -319,8 +332,16 @@ async def test_a_day_old_range_with_late_events_equals_the_truth(lab: Lab) -> No
         lab.replay("observation", since, until, "--run", "r", "--version", "1.2")
     )
 
-    wanted = {key: ts for key, ts in truth.items() if since <= key[1] and key[1] + WINDOW <= until}
-    found = {(row[0], row[6]): row for row in lab.query(STATS) if row[3] == "loss"}
+    wanted = {
+        (name, by, start): ts
+        for (name, by, start), ts in truth.items()
+        if (
+            since <= start and start + WINDOW <= until
+            if by == "time"
+            else since <= min(ts) and max(ts) < until
+        )
+    }
+    found = {(row[0], row[4], row[6]): row for row in lab.query(STATS) if row[3] == "loss"}
     assert set(found) == set(wanted)
     for key, ts in wanted.items():
         values = np.array([loss_at(t) for t in ts])
@@ -334,15 +355,15 @@ async def test_a_day_old_range_with_late_events_equals_the_truth(lab: Lab) -> No
     assert (account["read"], account["written"]) == (total, inside)
     assert account["filtered"]["repeat"] == 3 * 20 * 30
     assert account["filtered"]["other_run"] == 3 * 60
-    assert (account["windows_cut"], account["beyond_slack"]) == (3 * 2, 0)
+    assert (account["windows_cut"], account["beyond_slack"]) == (3 * 4, 0)
 
 
 async def test_a_replay_writes_while_the_sink_delivers(lab: Lab) -> None:
     """Into one SQLite file at the same time; what it refuses becomes a dead letter."""
     await lab.open(timestamps="CreateTime")
     old, new = Node(1), Node(2)
-    begin = (time.time_ns() - 26 * HOUR) // WINDOW * WINDOW
-    odd = Row(0, begin, 0, [msgspec.msgpack.Ext(5, b"what JSON cannot hold"), 1])
+    begin = (time.time_ns() - 26 * HOUR) // STRETCH * STRETCH
+    odd = Row(0, begin, 0, [msgspec.msgpack.Ext(5, b"what JSON cannot hold"), 1, 2])
     await lab.send(old, old.frame("observation", [odd]), at_ns=begin)
     for first in range(begin, begin + 200 * SECOND, SECOND):
         await lab.send(
@@ -380,14 +401,14 @@ async def test_a_replay_interrupted_three_times_accounts_for_every_event(
 ) -> None:
     """SIGINT, kill -9, SIGINT, and resumed each time: the account is right, the store complete."""
     await lab.open(timestamps="CreateTime")
-    begin = (time.time_ns() - 26 * HOUR) // WINDOW * WINDOW
+    begin = (time.time_ns() - 26 * HOUR) // STRETCH * STRETCH
     per_node = events // 5
     step = HOUR // per_node
     nodes = [Node(uid) for uid in range(5)]
     for first in range(0, per_node, 100):
         times = range(begin + first * step, begin + (first + 100) * step, step)
-        for node in nodes:
-            await lab.send(node, node.observations(times), at_ns=times[-1])
+        sent = (lab.send(node, node.observations(times), at_ns=times[-1]) for node in nodes)
+        await asyncio.gather(*sent)
     span = (begin, begin + HOUR)
     how = ("--rate", f"{events // 5}/s", "--slack", "10min")
     for round_, (number, code) in enumerate(
@@ -409,7 +430,7 @@ async def test_a_replay_interrupted_three_times_accounts_for_every_event(
     whole = await lab.done(lab.replay("observation", *span, "--slack", "10min", store="whole.db"))
 
     assert (account["read"], account["written"], account["off_by"]) == (events, events, 0)
-    assert account["stats_written"] == 5 * 360 * 2
+    assert account["stats_written"] == 5 * (360 + 180) * 2
     parts = ("read", "written", "filtered", "stats_written", "windows_cut", "beyond_slack")
     assert {name: account[name] for name in parts} == {name: whole[name] for name in parts}
     assert lab.count() == events
