@@ -16,9 +16,10 @@ from mlops_events.schemas.errors import MlopsEventsError
 __all__ = ["GPU", "NVML", "NVMLUnavailableError", "System"]
 
 _LOOK_AGAIN_S: Final = 60.0
-_NEVER: Final = frozenset((3, 13))  # not supported; not in this driver's library
-_LOST: Final = 15
-_GONE: Final = frozenset((2, 6, _LOST))  # the handle is of no use any more
+# Not for this GPU, not for this user, not in this driver's library: it will not be asked again.
+_NEVER: Final = frozenset((2, 3, 4, 13, 25, 26))
+# Fallen off the bus, to be reset, not found: the handle is of no use any more.
+_GONE: Final = frozenset((15, 16, 28))
 
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 _REASONS: Final = {
@@ -50,8 +51,8 @@ class GPU(msgspec.Struct, frozen=True, kw_only=True):
 
     Memory in bytes, temperature in degrees Celsius, power in watts, utilisation in percent of the
     last sample period, clocks in MHz, energy in joules since the driver was loaded. With `mig` the
-    GPU is cut into instances, which have no utilisation; each is told as a GPU of its own, with its
-    `parent`. `lost` means that it has fallen off the bus.
+    GPU is cut into instances; each is told as a GPU of its own with its `parent`, and has memory
+    only. `lost` means that the GPU has fallen off the bus.
     """
 
     index: int
@@ -82,13 +83,11 @@ class GPU(msgspec.Struct, frozen=True, kw_only=True):
 class _Device:
     """A GPU that was found: its handle, what never changes, and what it will never tell."""
 
-    def __init__(self, index: int, handle: Any, parent: int | None = None) -> None:
+    def __init__(self, index: int, handle: Any) -> None:
         self.index = index
         self.handle = handle
-        self.parent = parent
         self.still: dict[str, Any] = {}
         self.never: set[str] = set()
-        self.instances: list[_Device] = []
 
 
 class NVML:
@@ -150,8 +149,9 @@ class NVML:
             device = known.get(index)
             if device is not None and device.handle is not None:
                 continue
-            handle = self._ask(None, "", partial(self._n.nvmlDeviceGetHandleByIndex, index))
-            known[index] = _Device(index, handle)
+            handle = self._ask(None, "handle", partial(self._n.nvmlDeviceGetHandleByIndex, index))
+            if device is None or handle is not None:
+                known[index] = _Device(index, handle)
         self._devices = [known[index] for index in sorted(known)]
         self._count = -1 if count is None else count
 
@@ -160,7 +160,7 @@ class NVML:
     def _read(self, device: _Device) -> Iterator[GPU]:
         n, handle = self._n, device.handle
         if handle is None:
-            yield GPU(index=device.index, parent=device.parent, lost=True, **device.still)
+            yield GPU(index=device.index, lost=True, **device.still)
             return
         if not device.still:
             device.still = self._unchanging(device)
@@ -173,7 +173,6 @@ class NVML:
         mig = ask(device, "mig", lambda: n.nvmlDeviceGetMigMode(handle))
         reading = GPU(
             index=device.index,
-            parent=device.parent,
             memory_total=None if memory is None else int(memory.total),
             memory_used=None if memory is None else int(memory.used),
             memory_free=None if memory is None else int(memory.free),
@@ -204,19 +203,30 @@ class NVML:
             **device.still,
         )
         yield reading
-        if reading.mig and device.parent is None and device.handle is not None:
+        if reading.mig and not reading.lost:
             yield from self._instances(device)
 
     def _instances(self, device: _Device) -> Iterator[GPU]:
-        """Read the instances that a GPU is cut into."""
-        n, handle = self._n, device.handle
-        count = self._ask(device, "instances", lambda: n.nvmlDeviceGetMaxMigDeviceCount(handle))
+        """Read the instances that a GPU is cut into, which may change at any time."""
+        n, handle, ask = self._n, device.handle, self._ask
+        count = ask(device, "instances", lambda: n.nvmlDeviceGetMaxMigDeviceCount(handle))
         for index in range(count or 0):
-            instance = self._ask(
-                None, "", partial(n.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+            get = partial(n.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+            instance = ask(None, "instance", get)
+            if instance is None:
+                continue
+            memory = ask(None, "memory", partial(n.nvmlDeviceGetMemoryInfo, instance))
+            yield GPU(
+                index=index,
+                parent=device.index,
+                name=_text(ask(None, "name", partial(n.nvmlDeviceGetName, instance))),
+                uuid=_text(ask(None, "uuid", partial(n.nvmlDeviceGetUUID, instance))),
+                bus_id=device.still["bus_id"],
+                compute_capability=device.still["compute_capability"],
+                memory_total=None if memory is None else int(memory.total),
+                memory_used=None if memory is None else int(memory.used),
+                memory_free=None if memory is None else int(memory.free),
             )
-            if instance is not None:
-                yield from self._read(_Device(index, instance, parent=device.index))
 
     def _unchanging(self, device: _Device) -> dict[str, Any]:
         n, handle, ask = self._n, device.handle, self._ask
