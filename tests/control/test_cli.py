@@ -174,11 +174,11 @@ def test_a_sink_that_is_not_installed_is_noted(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """It may run on another machine, so it is no error."""
-    monkeypatch.setenv("MLOPS_EVENTS_STREAM_SINKS", "sqlite,wandb")
+    monkeypatch.setenv("MLOPS_EVENTS_STREAM_SINKS", "sqlite,pigeons")
     code = main(["config", "check"])
 
     assert code == 0
-    assert "no sink named 'wandb' is installed here" in capsys.readouterr().err
+    assert "no sink named 'pigeons' is installed here" in capsys.readouterr().err
 
 
 def test_a_sinks_own_table_is_read_from_the_file(tmp_path: Path, capsys: Capture) -> None:

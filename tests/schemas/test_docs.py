@@ -80,6 +80,7 @@ PREFIXES = {
     "InfluxDBSettings": "influxdb",
     "LokiSettings": "loki",
     "OTLPSettings": "otlp",
+    "WandbSettings": "wandb",
     "StoreSettings": "store",
     "Retention": "store_retention",
 }

@@ -25,6 +25,7 @@ _SECTIONS = (
     "influxdb",
     "loki",
     "otlp",
+    "wandb",
     "store",
     "up",
     "simulate",

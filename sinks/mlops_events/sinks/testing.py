@@ -131,13 +131,16 @@ def sample_batch(*, seq: int = 0, emitter: bytes = bytes(range(16))) -> Batch:
     log = Log(ts=ts, level="warning", message="slow", logger="train", fields={"seconds": 3.5})
     profile = Profile(ts=ts, name="forward", duration_ns=1_500_000, step=seq, tags={"gpu": 0})
     at: dict[str, Any] = {"seq": seq, "emitter": emitter}
+    at_offset = 5 * seq
     return Batch(
         [
-            frame_record([run], kind="run", offset=0, **at),
-            frame_record([*rows, free], kind="observation", offset=1, series=series, **at),
-            frame_record([profile], kind="profile", offset=2, **at),
-            frame_record([log], kind="log", offset=3, **at),
-            stats_record([window], emitter=emitter, offset=4),
+            frame_record([run], kind="run", offset=at_offset, **at),
+            frame_record(
+                [*rows, free], kind="observation", offset=at_offset + 1, series=series, **at
+            ),
+            frame_record([profile], kind="profile", offset=at_offset + 2, **at),
+            frame_record([log], kind="log", offset=at_offset + 3, **at),
+            stats_record([window], emitter=emitter, offset=at_offset + 4),
         ]
     )
 
@@ -273,7 +276,12 @@ class SinkContract:
 
         async def values(sink: Sink) -> None:
             await sink.open()
-            for number, fields in enumerate(_ODD_VALUES):
+            plain = Batch([frame_record([Free(_TS, 0, "plain", {"value": 1.0})])])
+            refused = await sink.write(plain)
+            await self._stored_with(plain, refused)
+            if refused:
+                return  # it takes no observations
+            for number, fields in enumerate(_ODD_VALUES, 1):
                 odd = Free(_TS + number, number, "odd", fields)
                 good = [Free(_TS + number + k, number, "good", {"value": 1.0}) for k in (1, 2)]
                 batch = Batch([frame_record([good[0], odd, good[1]], seq=number, offset=number)])

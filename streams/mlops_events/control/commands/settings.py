@@ -62,6 +62,7 @@ def _settings() -> list[Setting]:
     from mlops_events.sinks.loki_settings import LokiSettings
     from mlops_events.sinks.otlp_settings import OTLPSettings
     from mlops_events.sinks.sqlite import SQLiteSettings
+    from mlops_events.sinks.wandb_settings import WandbSettings
     from mlops_events.streams.fleetsettings import FleetStatsSettings
 
     structs: dict[str, type[msgspec.Struct]] = {
@@ -74,6 +75,7 @@ def _settings() -> list[Setting]:
         "influxdb": InfluxDBSettings,
         "loki": LokiSettings,
         "otlp": OTLPSettings,
+        "wandb": WandbSettings,
         "store": StoreSettings,
     }
     return [s for prefix, struct in structs.items() for s in explain(struct, prefix)]
