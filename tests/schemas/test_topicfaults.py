@@ -27,10 +27,12 @@ def made(*, replication: int = 3) -> dict[str, TopicState]:
     }
 
 
-def changed(name: str, *, partitions: int = 4, **config: str) -> dict[str, TopicState]:
+def changed(
+    name: str, config: dict[str, str] | None = None, *, partitions: int = 4
+) -> dict[str, TopicState]:
     """Return the topics with one of them changed; underscores are dots."""
     states = made()
-    names = {key.replace("_", "."): value for key, value in config.items()}
+    names = {key.replace("_", "."): value for key, value in (config or {}).items()}
     states[name] = msgspec.structs.replace(
         states[name], partitions=partitions, config={**states[name].config, **names}
     )
@@ -78,7 +80,7 @@ def test_settings_that_break_a_guarantee(
     name: str, config: dict[str, str], needed: str, value: str
 ) -> None:
     """Each is named with what was found, what is needed, what breaks, and the command."""
-    (fault,) = faults_of(changed(name, **config))
+    (fault,) = faults_of(changed(name, config))
     ((setting, found),) = config.items()
     setting = setting.replace("_", ".")
 
@@ -106,7 +108,7 @@ def test_settings_that_break_a_guarantee(
 )
 def test_settings_that_are_only_advised(name: str, config: dict[str, str]) -> None:
     """Services start all the same."""
-    found = faults_of(changed(name, **config))
+    found = faults_of(changed(name, config))
 
     assert [(fault.topic, fault.serious) for fault in found] == [(name, False)]
     assert refusal(found) is None
@@ -114,7 +116,7 @@ def test_settings_that_are_only_advised(name: str, config: dict[str, str]) -> No
 
 def test_a_topic_that_is_kept_for_ever_is_long_enough() -> None:
     """And then its checkpoints must be, too."""
-    states = changed("p.log.v1", retention_ms="-1")
+    states = changed("p.log.v1", {"retention_ms": "-1"})
     (fault,) = faults_of(states)
     states["p.checkpoints.v1"].config["retention.ms"] = "-1"
 
@@ -134,7 +136,7 @@ def test_one_copy_is_advised_against() -> None:
 
 def test_missing_topics_come_first() -> None:
     """With how to create them."""
-    states = changed("p.run.v1", retention_ms="1000")
+    states = changed("p.run.v1", {"retention_ms": "1000"})
     del states["p.log.v1"], states["p.checkpoints.v1"]
     found = faults_of(states)
 
@@ -188,8 +190,8 @@ def test_too_few_places_for_checkpoints_are_mended_where_there_are_none_yet() ->
 
 def test_a_refusal_lists_every_fault_with_its_command() -> None:
     """Nothing that is only advised."""
-    states = changed("p.log.v1", retention_ms="1000", segment_ms=str(7 * DAY_MS))
-    states |= {"p.run.v1": changed("p.run.v1", max_message_bytes="5")["p.run.v1"]}
+    states = changed("p.log.v1", {"retention_ms": "1000", "segment_ms": str(7 * DAY_MS)})
+    states |= {"p.run.v1": changed("p.run.v1", {"max_message_bytes": "5"})["p.run.v1"]}
     text = str(refusal(faults_of(states)))
 
     assert "p.log.v1: retention.ms is 1000 (1 s), needed: 86400000 (1 d) or more" in text
@@ -207,7 +209,7 @@ def test_commands_quote_lists_and_name_a_file_with_credentials() -> None:
         sasl_username="u",
         sasl_password=Secret("geheim"),
     )
-    states = changed("p.log.v1", retention_ms="1000")
+    states = changed("p.log.v1", {"retention_ms": "1000"})
     (fault,) = find_faults(secure, states, names=["p.log.v1"])
 
     assert "--bootstrap-server b:9092 --command-config client.properties --alter" in fault.mend

@@ -44,7 +44,9 @@ def list_text(topics: Sequence[TopicSize], *, now_ms: int, width: int) -> str:
             topic.name,
             str(topic.partitions),
             count_text(topic.records),
-            "" if topic.oldest_ms is None else kept_for(max(0, now_ms - topic.oldest_ms)),
+            ""
+            if topic.oldest_ms is None
+            else kept_for(max(0, now_ms - topic.oldest_ms) // 1000 * 1000),
             _kept(topic.config),
         )
         for topic in topics
@@ -67,22 +69,25 @@ def creation_text(specs: Sequence[TopicSpec], kafka: KafkaSettings, *, width: in
 
 
 def shell_lines(command: str, *, width: int, indent: int = 0) -> list[str]:
-    """Break a command so that a shell takes the lines as one; words stay whole."""
-    words = shlex.split(command)
-    pairs: list[str] = []
-    for word in map(shlex.quote, words):
-        follows = pairs and pairs[-1].startswith("--") and not word.startswith("--")
-        if follows and " " not in pairs[-1]:
-            pairs[-1] += f" {word}"
+    """Break a command so that a shell takes the lines as one; words stay whole.
+
+    An option and its value stand on one line where they fit.
+    """
+    parts: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        pair = f"{parts[-1]} {word}" if parts else word
+        fits = indent + 4 + len(pair) + 2 <= width
+        if parts and fits and parts[-1].startswith("--") and not word.startswith("--"):
+            parts[-1] = pair
         else:
-            pairs.append(word)
-    lines = [" " * indent + pairs[0]]
-    for pair in pairs[1:]:
-        if len(lines[-1]) + 1 + len(pair) + 2 <= width:
-            lines[-1] += f" {pair}"
+            parts.append(word)
+    lines = [" " * indent + parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 1 + len(part) + 2 <= width:
+            lines[-1] += f" {part}"
         else:
             lines[-1] += " \\"
-            lines.append(" " * (indent + 4) + pair)
+            lines.append(" " * (indent + 4) + part)
     return lines
 
 
