@@ -4,8 +4,10 @@ python benchmarks/stream_throughput.py [--brokers HOST:PORT] [--rounds 3] [--eve
 
 Both read the same topic of frames, fold it with the same steps and produce the same outputs to the
 same topics. The clock starts when both have what they need, the bare loop with its first records, the
-worker with its partitions; it stops when every output is acknowledged. What differs is the worker around it: Faust, the guard
-against holes, checkpoints and commits. The two take turns; a ratio is that of the medians.
+worker with its partitions; it stops when every output is acknowledged. What differs is the worker
+around it: Faust, the guard against holes, checkpoints and commits. They take turns; a ratio is that of
+the medians. With --pair two workers, processes of one group, share the partitions; they are timed by
+their outputs, from the first to the last. On two cores they and the broker share what there is.
 Without --brokers a real Apache Kafka is started (Java 17 and Maven) and stopped again.
 """
 
@@ -191,7 +193,58 @@ async def with_faust(kafka: KafkaSettings, until: dict[int, int]) -> float:
         await app.close()
 
 
-async def measure(kafka: KafkaSettings, events: int, rounds: int) -> dict[str, Any]:
+async def count_records(consumer: Any, places: list[TopicPartition]) -> int:
+    """Return how many records the partitions hold."""
+    return sum((await consumer.end_offsets(places)).values())
+
+
+def start_pair(kafka: KafkaSettings) -> "list[subprocess.Popen[bytes]]":
+    """Start two workers of a fresh group."""
+    environment = {
+        **os.environ,
+        "MLOPS_EVENTS_KAFKA_BROKERS": kafka.brokers,
+        "MLOPS_EVENTS_KAFKA_PREFIX": kafka.prefix,
+        "MLOPS_EVENTS_STREAM_GROUP": f"bench.{secrets.token_hex(4)}",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "mlops_events.control", "stream"],
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(2)
+    ]
+
+
+async def with_pair(kafka: KafkaSettings, frames: int) -> float:
+    """Do it with two worker processes of one group; return the seconds it took."""
+    consumer = AIOKafkaConsumer(**kafka.client_options(), enable_auto_commit=False)
+    await consumer.start()
+    places = [TopicPartition(kafka.topics.sink("sqlite"), p) for p in range(PARTITIONS)]
+    stats = [TopicPartition(kafka.topics.stats, p) for p in range(PARTITIONS)]
+    before = await count_records(consumer, places)
+    told = await count_records(consumer, stats)
+    workers = start_pair(kafka)
+    try:
+        began = 0.0
+        while True:
+            now = await count_records(consumer, places) - before
+            began = began or (time.perf_counter() if now else 0.0)
+            done_stats = await count_records(consumer, stats) - told
+            if now - done_stats >= frames:  # the rest in the sink's topic are Stats
+                return time.perf_counter() - began
+            if any(worker.poll() is not None for worker in workers):
+                raise SystemExit("a worker ended; run mlops-pipeline stream to see why")
+            await asyncio.sleep(0.02)
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            await asyncio.to_thread(worker.wait)
+        await consumer.stop()
+
+
+async def measure(kafka: KafkaSettings, events: int, rounds: int, *, pair: bool) -> dict[str, Any]:
     """Measure one size of frames."""
     specs = topic_specs(kafka.topics, sinks=["sqlite"], partitions=PARTITIONS, replication=1)
     await create_topics(kafka, specs)
@@ -201,6 +254,9 @@ async def measure(kafka: KafkaSettings, events: int, rounds: int) -> dict[str, A
     for _ in range(rounds):
         rates["bare"].append(total / await bare(kafka, until))
         rates["worker"].append(total / await with_faust(kafka, until))
+        if pair:
+            seconds = await with_pair(kafka, RECORDS[events])
+            rates.setdefault("pair", []).append(total / seconds)
     medians = {name: statistics.median(found) for name, found in rates.items()}
     return {
         "events_per_frame": events,
@@ -209,6 +265,7 @@ async def measure(kafka: KafkaSettings, events: int, rounds: int) -> dict[str, A
         "worker_events_per_s": round(medians["worker"]),
         "ratio": round(medians["worker"] / medians["bare"], 2),
         "ratios": [round(w / b, 2) for w, b in zip(rates["worker"], rates["bare"], strict=True)],
+        **({"pair_ratio": round(medians["pair"] / medians["bare"], 2)} if pair else {}),
     }
 
 
@@ -235,6 +292,7 @@ def main() -> int:
     parser.add_argument("--brokers", default="")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--events", type=int, nargs="+", choices=RECORDS, default=list(RECORDS))
+    parser.add_argument("--pair", action="store_true", help="two workers, too")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     found = []
@@ -246,12 +304,13 @@ def main() -> int:
                 partitions=PARTITIONS,
                 replication=1,
             )
-            result = asyncio.run(measure(kafka, events, arguments.rounds))
+            result = asyncio.run(measure(kafka, events, arguments.rounds, pair=arguments.pair))
             found.append(result)
             print(
                 f"{events:4} events a frame: bare {result['bare_events_per_s']:9,}/s, "
                 f"worker {result['worker_events_per_s']:9,}/s, ratio {result['ratio']:.2f} "
-                f"(rounds {result['ratios']}), target {LIMIT}",
+                f"(rounds {result['ratios']}), target {LIMIT}"
+                + (f"; a pair of workers {result['pair_ratio']:.2f}" if arguments.pair else ""),
                 flush=True,
             )
     results = {"limit": LIMIT, "python": sys.version.split()[0], "sizes": found}
