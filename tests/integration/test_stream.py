@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from mlops_events.control.topics import create_topics
 from mlops_events.schemas import FrameEncoder, Origin, Stats
@@ -287,21 +288,20 @@ async def four(lab: Lab) -> list[Any]:
 
 
 async def test_a_refused_output_ends_the_process_uncommitted(
-    lab: Lab, start: int, kafka: str
+    lab: Lab, start: int, kafka: str, until: Any
 ) -> None:
     """The sink's topic takes no record of this size: exit 1, a reason, and no commit."""
+    worker = lab.start(MLOPS_EVENTS_STREAM_CHECKPOINT_S="0.2")
+    await until(lambda: "partitions loaded" in worker.stderr())
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
-    await admin.delete_topics([lab.topics.sink("sqlite")])
-    await asyncio.sleep(0.5)
     small = {"max.message.bytes": "100"}
-    await admin.create_topics(
-        [NewTopic(lab.topics.sink("sqlite"), PARTITIONS, 1, topic_configs=small)]
+    await admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, lab.topics.sink("sqlite"), configs=small)]
     )
     await admin.close()
     miner = Miner(1, start)
     await lab.send(miner, miner.frame())
-    worker = lab.start(MLOPS_EVENTS_STREAM_CHECKPOINT_S="0.2")
     code = await asyncio.to_thread(worker.wait, within=30)
 
     assert code == 1
