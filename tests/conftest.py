@@ -4,7 +4,7 @@
     kafka_broker   a KafkaBroker of the test's own, to kill: .address, .kill(), .start(), .stop()
     embedded_broker  the broker of `mlops-pipeline up` on its store, the same to use
     influxdb       a real InfluxDB 1.x with a database of the test's own: .url, .token, .database, .query(...),
-                   .points(); .kill(), .freeze(), .thaw(), .start(...): it is one for each xdist worker, and well again afterwards
+                   .points(), .write(lines); .kill(), .freeze(), .thaw(), .start(...): it is one for each xdist worker, and well again afterwards
     victorialogs   a real VictoriaLogs, which speaks Loki's push API, with a tenant of the test's own: .url, .tenant,
                    .query(...), and the same to harm it
     prefix         a topic prefix that no other test uses
@@ -233,13 +233,17 @@ class Server:
 
 
 def _post(
-    port: int, path: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None
+    port: int,
+    path: str,
+    form: Mapping[str, str] | str,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Post a form to a server of ours; return the answer."""
+    """Post a form or a text to a server of ours; return the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         kind = {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})}
-        connection.request("POST", path, urllib.parse.urlencode(form), kind)
+        body = form if isinstance(form, str) else urllib.parse.urlencode(form)
+        connection.request("POST", path, body.encode(), kind)
         return connection.getresponse().read()
     finally:
         connection.close()
@@ -273,6 +277,13 @@ class InfluxDB:
             for series in found
             for row in _rows(series)
         ]
+
+    def write(self, lines: str) -> None:
+        """Write lines, as somebody else's program does."""
+        head = {"Authorization": f"Token {self.token}"}
+        path = f"/api/v2/write?precision=ns&bucket={self.database}"
+        answer = _post(self.server.port, path, lines, head)
+        assert not answer, answer
 
     def _series(self, text: str) -> list[dict[str, Any]]:
         basic = base64.b64encode(self.token.encode()).decode()

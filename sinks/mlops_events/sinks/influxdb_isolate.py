@@ -112,7 +112,11 @@ class Isolator:
         named = set(_NAMED.findall(answer.text))
         if named:
             bad |= {k for k, line in enumerate(some) if line[0] in named}
-        bad.update(number - 1 for number in answer.lines if number <= len(some))
+        bad.update(
+            number - 1
+            for number, text in answer.lines
+            if 0 < number <= len(some) and some[number - 1][0].startswith(text[:100])
+        )
         if not bad:
             return None
         for k in sorted(bad):

@@ -37,6 +37,8 @@ ORIGIN_TAGS: Final = (
 
 _TIMES: Final = range(-(2**63) + 2, 2**63 - 1)
 _NS_PER_MS: Final = 1_000_000
+_SECONDS: Final = "duration_s"
+"""How long a section took; `duration` alone is a word of InfluxQL."""
 _UNITS: Final = (
     ("h", 3600 * 10**9),
     ("min", 60 * 10**9),
@@ -51,11 +53,13 @@ def point_time(ts: int, *, seq: int, index: int) -> int:
     """Return the time of an event's point, which no other event of its series has.
 
     InfluxDB keeps one point of a series for each nanosecond. So the place of an event in the
-    emitter's log stands in the digits below the microsecond; below the millisecond if the event's
-    time has none there, as times that were read from a file have.
+    emitter's log stands in the digits below the microsecond: that keeps two whole frames of 500
+    events of the same time apart, or two dozen small ones. An event's time without any digits below
+    the millisecond, such as one that was read from a file, has room for a million.
     """
-    step = _NS_PER_MS if ts % _NS_PER_MS == 0 else 1000
-    return ts - ts % step + ((seq << 12) + index) % step
+    if ts % _NS_PER_MS:
+        return ts - ts % 1000 + (seq * 500 + (seq >> 1) * 37 + index) % 1000
+    return ts + ((seq << 12) + index) % _NS_PER_MS
 
 
 def window_name(stats: Stats) -> str:
@@ -196,7 +200,7 @@ class Renderer:
             name, fields, tags = item.name, {**_step(item.step), **item.fields}, item.tags
         elif isinstance(item, Profile):
             name, tags = item.name, item.tags
-            fields = {**_step(item.step), "duration": item.duration_ns / 1e9}
+            fields = {**_step(item.step), _SECONDS: item.duration_ns / 1e9}
             if item.failed:
                 fields["failed"] = True
         elif isinstance(item, Log):
@@ -353,7 +357,7 @@ def _figures(stats: Stats) -> dict[str, Any]:
         stats.first_nonfinite_step,
         *(stats.nodes, stats.nodes_missing, stats.median_of_medians),
     )
-    names = _figure_names(stats.field)
+    names = _figure_names(_SECONDS if stats.kind == "profile" else stats.field)
     found = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     if stats.by != "time":
         found[stats.by] = stats.start

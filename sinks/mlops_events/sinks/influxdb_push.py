@@ -48,13 +48,14 @@ class Verdict(Enum):
 
 
 class Answer(NamedTuple):
-    """An answer; `text` is what the server said, `lines` the lines (from 1) that it named."""
+    """An answer; `text` is what the server said, `lines` the numbers (from 1) and beginnings of lines
+    that it named."""
 
     verdict: Verdict
     text: str = ""
     status: int = 0
     retry_after: float | None = None
-    lines: tuple[int, ...] = ()
+    lines: tuple[tuple[int, str], ...] = ()
 
 
 def classify(status: int, body: str, retry_after: str | None = None) -> Answer:
@@ -217,8 +218,8 @@ class Client:
         return f"{said}; {hint}"
 
 
-def _said(body: str) -> tuple[str, tuple[int, ...]]:
-    """Return what a server says in its answer, and the numbers of lines that it names."""
+def _said(body: str) -> tuple[str, tuple[tuple[int, str], ...]]:
+    """Return what a server says in its answer, and the lines that it names."""
     try:
         found = json.loads(body)
     except ValueError:
@@ -228,10 +229,13 @@ def _said(body: str) -> tuple[str, tuple[int, ...]]:
     data = found.get("data")
     named = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     words = [found.get("message"), found.get("error"), *(one.get("error_message") for one in named)]
-    lines = [one.get("line_number") for one in named]
     return (
         "; ".join(str(word) for word in words if word) or body,
-        tuple(line for line in lines if isinstance(line, int)),
+        tuple(
+            (one["line_number"], str(one.get("original_line", "")))
+            for one in named
+            if isinstance(one.get("line_number"), int)
+        ),
     )
 
 
