@@ -93,7 +93,7 @@ async def test_a_short_retention_of_raw_topics_is_refused(
     settings: KafkaSettings, specs: Specs
 ) -> None:
     """Before anything is created."""
-    with pytest.raises(ConfigError, match=r"12 h .* need 24 h"):
+    with pytest.raises(ConfigError, match=r"12 h .* needs 24 h"):
         await create_topics(settings, specs(raw_retention_ms=DAY_MS // 2))
 
     assert await list_topics(settings) == []

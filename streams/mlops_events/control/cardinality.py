@@ -1,5 +1,6 @@
 """Counts how many different values tags and fields have, which is what metrics stores suffer from."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
@@ -81,7 +82,8 @@ class Distinct:
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """How many different values something has; `more` if there were more than `distinct`.
 
-    `name` is the tag or the event name, `field` the event's field. `hurts` says why that is too
+    `name` is the tag or the event name, `field` the event's field; `events` is how often there was
+    one. `hurts` says why that is too
     much for a metrics store, "" if it is not.
     """
 
@@ -99,7 +101,7 @@ class CardinalityReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in a stretch of the topics, the worst first, fields of numbers last.
 
     A series is a field of an event name of one place in a run: (run, role, uid, rank, name, field).
-    `left_out` are events whose names or fields were too many to be told apart.
+    `left_out` is how often there was no room for one more name or field.
     """
 
     frames: int
@@ -157,12 +159,18 @@ class Cardinality:
                 self._count("origin", name, "", value, count)
         for name, value in origin.tags.items():
             self._count("origin tag", name, "", value, count)
-        place = (origin.run, origin.role, origin.uid, origin.rank)
+        sampled: set[tuple[str, str]] = set()
         for _, event in frame.events():
-            self._event(event, place)
+            self._event(event, sampled)
+        for name, field in sampled:
+            if not is_step_like(field):
+                self._series.add((origin.run, origin.role, origin.uid, origin.rank, name, field))
 
     def report(self) -> CardinalityReport:
         """Return what was found so far, the worst first."""
+        values: Counter[str] = Counter()
+        for (place, name, _), seen in self._seen.items():
+            values[name] += seen.events if place == "field" else 0
         spreads = [
             Spread(
                 place=place,
@@ -170,7 +178,7 @@ class Cardinality:
                 field=field,
                 distinct=seen.distinct.count,
                 more=seen.distinct.more,
-                events=seen.events,
+                events=values[name] if place == "fields" else seen.events,
                 example=str(seen.example)[:_EXAMPLE],
                 hurts=_hurts(place, name, seen.distinct),
             )
@@ -192,17 +200,24 @@ class Cardinality:
         place = (spread.place, spread.name, spread.field)
         return (not spread.hurts, numbers, -spread.distinct, -spread.events, place)
 
-    def _event(self, event: Run | Observation | Profile | Log, place: tuple[Any, ...]) -> None:
+    def _event(
+        self, event: Run | Observation | Profile | Log, sampled: set[tuple[str, str]]
+    ) -> None:
+        """Count an event, and name those of its fields that hold numbers."""
         name, fields, tags = _parts(event)
         self._count("names", type(event).__name__.lower(), "", name, 1)
         for tag, value in tags.items():
             self._count("event tag", tag, "", value, 1)
-        for field, value in _flat(fields, ""):
-            self._count("fields", name, "", field, 1)
-            self._count("field", name, field, value, 1)
+        for field, value in _flat(fields):
+            known = self._seen.get(("field", name, field))
+            if known is not None:
+                known.add(value, 1)
+            else:
+                self._count("fields", name, "", field, 0)
+                self._count("field", name, field, value, 1)
         for field, value in fields.items():
-            if _is_sample(value) and not is_step_like(field):
-                self._series.add((*place, name, field))
+            if (name, field) not in sampled and _is_sample(value):
+                sampled.add((name, field))
 
     def _count(self, place: Place, name: str, field: str, value: Any, events: int) -> None:
         key = (place, name, field)
@@ -229,12 +244,14 @@ def _parts(
     return "run", {"state": event.state}, {}
 
 
-def _flat(fields: Mapping[str, Any], head: str) -> Iterator[tuple[str, Any]]:
+def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield fields and values, those of mappings behind a dot."""
     for name, value in fields.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{head}{name}.")
-        else:
-            yield f"{head}{name}", value
+        if type(value) is not dict:
+            yield name, value
+            continue
+        for below, member in _flat(value):
+            yield f"{name}.{below}", member
 
 
 def _is_sample(value: Any) -> bool:
@@ -244,6 +261,9 @@ def _is_sample(value: Any) -> bool:
 
 
 def _mark(value: Any) -> int:
+    """Return what tells a value from others, 1 from "1" and True too."""
+    if type(value) is str or type(value) is float:
+        return hash(value)
     try:
         return hash((type(value), value))
     except TypeError:  # a list
