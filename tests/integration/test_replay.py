@@ -395,6 +395,28 @@ async def test_a_replay_writes_while_the_sink_delivers(lab: Lab) -> None:
     assert letter.topic == lab.topics.raw("observation")
 
 
+async def test_a_replay_reads_the_embedded_broker_too(
+    embedded_broker: Any, prefix: str, tmp_path: Path, processes: Any, until: Any
+) -> None:
+    """Up to its logs' ends, which it does not tell as Kafka does."""
+    lab = Lab(embedded_broker.address, prefix, tmp_path, processes, until)
+    lab.environ["MLOPS_EVENTS_KAFKA_EMBEDDED"] = "1"
+    await lab.open(timestamps="CreateTime")
+    try:
+        node = Node(1)
+        begin = (time.time_ns() - MINUTE) // STRETCH * STRETCH
+        for at in range(begin, begin + 40 * SECOND, SECOND):
+            await lab.send(node, node.observations(range(at, at + SECOND, SECOND // 4)))
+        account = await lab.done(lab.replay("observation", begin, begin + 30 * SECOND))
+    finally:
+        await lab.close()
+
+    assert (account["read"], account["written"], account["off_by"]) == (160, 120, 0)
+    assert lab.count() == 120
+    assert account["stats_written"] == (3 + 1) * 2
+    assert account["cut"] == [f"r/miner/1 observation at window {begin // STRETCH + 1}"]
+
+
 @pytest.mark.parametrize("events", [int(os.environ.get("REPLAY_EVENTS", "50000"))])
 async def test_a_replay_interrupted_three_times_accounts_for_every_event(
     lab: Lab, events: int

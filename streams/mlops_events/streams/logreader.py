@@ -147,7 +147,13 @@ class LogReader:
         asked = dict.fromkeys(_kafkas(partitions), timestamp_ms)
         async with asyncio.timeout(_PATIENCE_S):
             found = await self._consumer.offsets_for_times(asked)
-        return {tp: None if found.get(tp) is None else found[tp].offset for tp in partitions}
+        # The embedded broker answers with the log's start, of time 0, where Kafka says None.
+        return {
+            tp: place.offset
+            if (place := found.get(tp)) and place.timestamp >= timestamp_ms
+            else None
+            for tp in partitions
+        }
 
     async def read(
         self, spans: Mapping[TopicPartition, Span]
