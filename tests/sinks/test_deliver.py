@@ -274,6 +274,36 @@ async def test_a_sink_that_comes_back_gets_every_event_once(
     assert running.counters.total("errors", "SinkUnavailable") == 5
 
 
+def gauges(counters: Any) -> dict[str, float]:
+    """What the gauges show now."""
+    return {
+        sample.name.removeprefix("mlops_events_sink_"): sample.value
+        for family in counters.collect()
+        for sample in family.samples
+        if family.type == "gauge"
+    }
+
+
+async def test_metrics_tell_what_is_held_back_and_for_how_long(
+    memory_log: Any, list_sink: Any, deliver: Any, until: Any
+) -> None:
+    """The breaker is open while a batch is tried again, and closes when it got through."""
+    list_sink.outcomes = [SinkUnavailable("away"), SinkUnavailable("away", retry_after=1)]
+    memory_log.frame(frame(0))
+    async with deliver(list_sink, memory_log) as running:
+        assert gauges(running.counters)["breaker_open"] == 0
+        await until(lambda: list_sink.attempts == 2)
+        held = gauges(running.counters)
+        await until(lambda: memory_log.committed)
+        await until(lambda: gauges(running.counters)["breaker_open"] == 0)
+        free = gauges(running.counters)
+
+    assert (held["breaker_open"], held["in_flight_events"]) == (1, 2)
+    assert held["oldest_uncommitted_seconds"] > 0
+    assert (free["in_flight_events"], free["oldest_uncommitted_seconds"]) == (0, 0)
+    assert running.counters.total("breaker_opened") == 1
+
+
 async def test_without_dead_letters_nothing_is_committed(
     memory_log: Any, list_sink: Any, deliver: Any, until: Any
 ) -> None:

@@ -14,7 +14,9 @@ __all__ = [
     "GROUP",
     "Batch",
     "Envelope",
+    "ExclusiveSink",
     "FrameRecord",
+    "ReadsBack",
     "Record",
     "Rejected",
     "ReplaySink",
@@ -239,6 +241,32 @@ class ReplaySink(Protocol):
 
         Raises:
             ConfigError: nothing can be replayed into this sink; the message says why.
+        """
+        ...
+
+
+@runtime_checkable
+class ExclusiveSink(Protocol):
+    """What a sink has too if a part of its destination bears one writer only."""
+
+    async def give_up(self) -> None:
+        """Let go of what was written to: another process may hold its partitions from now on.
+
+        Called before partitions are given up, also during a write, which must then change nothing
+        any more.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsBack(Protocol):
+    """A sink that can be asked what its destination has; `sinks check` does."""
+
+    async def find(self, id: EventId) -> bool:  # noqa: A002 - what it is
+        """Say whether the destination has this event.
+
+        Raises:
+            SinkUnavailable: not at present.
         """
         ...
 

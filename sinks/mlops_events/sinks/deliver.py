@@ -11,6 +11,7 @@ from mlops_events.schemas.events import DeadLetter
 from mlops_events.schemas.health import Counters
 from mlops_events.sinks.base import (
     Batch,
+    ExclusiveSink,
     FrameRecord,
     Sink,
     SinkBroken,
@@ -83,7 +84,12 @@ class Delivery:
         self._stop = asyncio.Event()
         self._trouble: str | None = "not started"
         self._beat = clock()
+        self._pending: Pending | None = None
+        self._breaker_open = False
         counters.gauge("lag_records", lambda: float(self._intake.lag()))
+        counters.gauge("breaker_open", lambda: float(self._breaker_open))
+        counters.gauge("in_flight_events", lambda: float(self._in_flight))
+        counters.gauge("oldest_uncommitted_seconds", lambda: self._oldest_s)
         counters.gauge("partitions", lambda: float(self._intake.partitions))
 
     @property
@@ -95,6 +101,17 @@ class Delivery:
     def silent_s(self) -> float:
         """How long ago its loop last came round."""
         return self._clock() - self._beat
+
+    @property
+    def _in_flight(self) -> int:
+        """Events of the batch that is being written."""
+        return 0 if self._pending is None else self._pending.events
+
+    @property
+    def _oldest_s(self) -> float:
+        """How long ago the first record of the batch that is being written was read."""
+        since = None if self._pending is None else self._pending.since
+        return 0.0 if since is None else self._clock() - since
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until told to stop; what was gathered by then is written and committed.
@@ -147,6 +164,8 @@ class Delivery:
         except TimeoutError:
             log.warning("partitions given up during a write", extra={"sink": self._sink.name})
         self._intake.give_up()
+        if isinstance(self._sink, ExclusiveSink):
+            await self._sink.give_up()
 
     async def _round(self) -> None:
         """Gather one batch and see it through."""
@@ -162,10 +181,19 @@ class Delivery:
             self._trouble = None
         pending = await self._intake.gather(self._stop.is_set)
         if pending:
-            await self._settle(pending)
+            self._pending = pending
+            try:
+                await self._settle(pending)
+            finally:
+                self._pending = None
+                self._breaker_open = False
 
     async def _settle(self, pending: Pending) -> None:
-        """Write a batch, then its dead letters, then commit, however long that takes."""
+        """Write a batch, then its dead letters, then commit, however long that takes.
+
+        The first failure opens the circuit breaker: nothing is read until a batch gets through.
+        The batch in hand is the probe; nothing else is sent.
+        """
         letters: list[DeadLetter] | None = None
         attempt = 0
         while pending:
@@ -188,6 +216,9 @@ class Delivery:
                 self._quiet.set()
             if self._stop.is_set():
                 return
+            if not self._breaker_open:
+                self._breaker_open = True
+                self._counters.add("breaker_opened")
             await self._pause(backoff_s(attempt, retry_after=retry_after, draw=self._draw))
             attempt += 1
 

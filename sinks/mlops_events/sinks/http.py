@@ -38,7 +38,14 @@ def ask(
         )
     except (requests.RequestException, OSError) as error:
         session.close()  # what is left of the connections is of no use
-        raise SinkUnavailable(f"no answer from {url}: {error}") from error
+        raise SinkUnavailable(f"no answer from {url}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong below the layers that wrap it."""
+    inner = getattr(error.args[0], "reason", None) if error.args else None
+    text = str(error if inner is None else inner)
+    return text.rpartition("new connection: ")[2] or text
 
 
 def said(response: requests.Response) -> str:

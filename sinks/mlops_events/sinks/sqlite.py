@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from mlops_events.schemas.events import EventId
 from mlops_events.schemas.settings import load
 from mlops_events.sinks.base import Batch, Rejected, SinkBroken, SinkError, SinkUnavailable
 from mlops_events.sinks.filelock import FileLock
@@ -97,6 +98,10 @@ class SQLiteSink:
         """Write a batch in one transaction."""
         return await self._run(lambda: self._write(batch))
 
+    async def find(self, id: EventId) -> bool:  # noqa: A002 - what it is
+        """Say whether the file has an event."""
+        return await self._run(lambda: self._find(id))
+
     async def close(self) -> None:
         """Close the file after what is being written."""
         if self._thread is not None:
@@ -129,6 +134,11 @@ class SQLiteSink:
         if self._file is None:
             raise SinkBroken("the sqlite sink is closed; open it first")
         return self._file.write(batch)
+
+    def _find(self, id: EventId) -> bool:  # noqa: A002 - what it is
+        if self._file is None:
+            raise SinkBroken("the sqlite sink is closed; open it first")
+        return self._file.find(id)
 
     def _close(self) -> None:
         if self._file is not None:
@@ -171,6 +181,13 @@ class _File:
         if self._lock is not None:
             self._keep()
         return rejected
+
+    def find(self, id: EventId) -> bool:  # noqa: A002 - what it is
+        found = self._db.execute(
+            "SELECT 1 FROM events WHERE emitter = ? AND kind = ? AND seq = ? AND idx = ?",
+            (id.emitter, id.kind, id.seq, id.index),
+        )
+        return found.fetchone() is not None
 
     def close(self) -> None:
         try:
