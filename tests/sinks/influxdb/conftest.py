@@ -109,7 +109,8 @@ class StrictInfluxDB:
     """The v2 write API by the documented rules of InfluxDB 2 and 3.
 
     Both know a token, an organisation and a bucket, answer a body that is too large with 413, and keep
-    one point for (measurement, tags, time); lines with the text `unparsable` they cannot parse. Version 2 stores nothing of a body with a line that it
+    one point for (measurement, tags, time); lines with the text `unparsable` they cannot parse,
+    and a body with the text `hopeless` is refused without a word about the line. Version 2 stores nothing of a body with a line that it
     cannot parse (400), and all but the offending points if a type or the retention is violated (422).
     Version 3 stores all good lines and names the others by number (400).
     """
@@ -123,6 +124,7 @@ class StrictInfluxDB:
         self.points: dict[tuple[str, frozenset[tuple[str, str]], int], dict[str, str]] = {}
         self.types: dict[tuple[str, str], str] = {}
         self.unparsable = ""
+        self.hopeless = ""
         self.script: list[Scripted] = []
         self.posts = 0
         self.encodings: list[str] = []
@@ -154,6 +156,8 @@ class StrictInfluxDB:
                 "request too large", "unable to read data: points batch is too large"
             )
         lines = [line for line in split_lines(body.decode()) if line and not line.startswith("#")]
+        if self.hopeless and any(self.hopeless in line for line in lines):
+            return 400, _problem("invalid", "no")
         return (self._take_2 if self.version == 2 else self._take_3)(lines)
 
     def _take_2(self, lines: list[str]) -> tuple[int, str]:
