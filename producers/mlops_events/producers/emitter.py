@@ -28,6 +28,7 @@ from mlops_events.schemas.events import RAW_KINDS, Log, Profile, RawKind, Run
 from mlops_events.schemas.values import ENCODER
 
 if TYPE_CHECKING:
+    from mlops_events.producers.collectors.series import Collectors
     from mlops_events.producers.declared import Declared, DeclaredSeries
 
 __all__ = ["Emitter"]
@@ -74,6 +75,8 @@ class Emitter:
         clock: nanoseconds since the epoch that never go back; for tests.
         required: raise if no broker is configured.
         announce: emit that the run starts, now, and that it ends, at close.
+        system: emit what the machine and this process use, every `collect_s` of the settings.
+        gpu: emit what each GPU tells, as often.
 
     Raises:
         ConfigError: a setting is unusable, or there is no broker and it is required.
@@ -90,6 +93,7 @@ class Emitter:
     _lanes: dict[RawKind, Lane]
     _series: dict[str, Handle]
     _declared: "dict[tuple[Any, ...], Declared]"
+    _collectors: "Collectors | None"
 
     def __init__(
         self,
@@ -115,6 +119,8 @@ class Emitter:
         clock: Callable[[], int] | None = None,
         required: bool = False,
         announce: bool = True,
+        system: bool | None = None,
+        gpu: bool | None = None,
     ) -> None:
         if settings is None:
             settings = EmitterSettings.from_environment()
@@ -152,6 +158,8 @@ class Emitter:
         """Whether events go anywhere."""
         self._announced = announce and self.enabled
         self._declared = {}
+        self._system = settings.collect_system if system is None else system
+        self._gpu = settings.collect_gpu if gpu is None else gpu
         self._begin(transport or _Nowhere())
         if not self.enabled:
             self._switch_off()
@@ -159,6 +167,8 @@ class Emitter:
         lifetime.remember(self)
         if self._announced:
             self._run("start", config=config or {})
+        if self._system or self._gpu:
+            self._worker.wake()
 
     def observe(
         self,
@@ -347,6 +357,18 @@ class Emitter:
         """Emit an update of the run's configuration."""
         self._run("update", config=config)
 
+    def latest(self, *, system: bool = False, gpu: bool = False) -> dict[str, Any]:
+        """Return the newest figures of the machine, of this process's GPU, or of both.
+
+        They are read by a thread every `collect_s`, never by this call: nothing is there before the
+        first reading, or when the last ones failed. For those who want them beside their own values:
+        `events.observe("training", {"loss": loss, **events.latest(gpu=True)})`.
+        """
+        if not self.enabled:
+            return {}
+        collectors = self._collectors or self._collect()
+        return {} if collectors is None else collectors.latest(system=system, gpu=gpu)
+
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until everything emitted before is acknowledged; False if it is not in time."""
         return self._worker.flush(timeout)
@@ -419,6 +441,8 @@ class Emitter:
             if self._ending:
                 return
             self._ending = True
+            if self._collectors is not None:
+                self._collectors.stop()
         lifetime.forget(self)
         if self._announced:
             self._run("end", status="crashed" if crashed else "finished")
@@ -443,6 +467,7 @@ class Emitter:
         self._transport = transport
         self._lock = RLock()
         self._ending = False
+        self._collectors = None
         self._bad = Tally()
         settings = self._settings
         self._worker = Worker(
@@ -472,6 +497,8 @@ class Emitter:
         self._worker.lanes = tuple(self._lanes.values())
         self._worker.scrubber = settings.scrubber
         self._worker.observe = self._observe
+        if self.enabled and (self._system or self._gpu):
+            self._worker.collect = self._collect
         if settings.spool_dir and self.enabled:
             from mlops_events.producers.keeper import Keeper  # costs nothing where it is off
 
@@ -550,6 +577,18 @@ class Emitter:
 
     def _observe_odd(self, name: str, fields: Any, step: Any, tags: Any) -> None:
         self._observe(name, fields, step, None, tags)
+
+    def _collect(self) -> "Collectors | None":
+        """Start the collectors, once; not when this ends."""
+        from mlops_events.producers.collectors.series import Collectors
+
+        with self._lock:
+            if self._collectors is None and not self._ending:
+                self._collectors = Collectors(
+                    self, every_s=self._settings.collect_s, system=self._system, gpu=self._gpu
+                )
+                self._collectors.start()
+            return self._collectors
 
     def _time(self, ts: Any) -> int:
         given = whole(ts, "ts", self._bad)

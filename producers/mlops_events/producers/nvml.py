@@ -107,10 +107,10 @@ class NVML:
             raise NVMLUnavailableError(
                 'pynvml is not installed; run: pip install "mlops-events[gpu]"'
             ) from error
-        self._n = pynvml
+        self._n: Any = pynvml
         try:
             pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
+        except self._n.NVMLError as error:
             raise NVMLUnavailableError(_why(error)) from error
         self._clock = clock
         self._devices: list[_Device] = []

@@ -32,6 +32,9 @@ class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
     Keys, tokens, passwords and paths to wallets are masked in tags, log lines and configurations
     unless `scrub` is false; `scrub_patterns` are more regular expressions, and
     `scrub_private_addresses` masks addresses of private networks.
+
+    With `collect_system` and `collect_gpu` the machine and its GPUs are series of their own, a sample
+    every `collect_s`.
     """
 
     also_read: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -69,6 +72,9 @@ class EmitterSettings(msgspec.Struct, frozen=True, kw_only=True):
     scrub: bool = True
     scrub_patterns: tuple[str, ...] = ()
     scrub_private_addresses: bool = False
+    collect_system: bool = False
+    collect_gpu: bool = False
+    collect_s: Annotated[float, msgspec.Meta(ge=1)] = 10.0
 
     def __post_init__(self) -> None:
         if self.scrub_patterns:

@@ -75,6 +75,8 @@ class Worker:
         """Emits what was captured, once its values are here."""
         self.scrubber: Callable[[], Scrubber | None] = lambda: None
         """Makes what masks secrets, in the thread."""
+        self.collect: Callable[[], object] | None = None
+        """Starts to collect figures of the machine, when the thread starts."""
         self.ended = False
         self.error = ""
         self._transport = transport
@@ -160,6 +162,8 @@ class Worker:
             from mlops_events.producers.loop import run
 
             scrubber = self.scrubber()
+            if self.collect is not None:
+                self.collect()
         for lane in self.lanes:
             lane.scrubber = scrubber
         try:
