@@ -33,7 +33,7 @@ REAL_KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 class Lab:
     """Topics on a broker, and the programs that an operator starts."""
 
-    def __init__(self, kafka: KafkaSettings, processes: Any) -> None:
+    def __init__(self, kafka: KafkaSettings, processes: Any, until: Any) -> None:
         self.kafka = kafka
         self.topics = kafka.topics
         self.specs: list[TopicSpec] = topic_specs(
@@ -42,6 +42,7 @@ class Lab:
         self.producer: Any = None
         self.admin: Any = None
         self._processes = processes
+        self._until = until
 
     async def open(self) -> None:
         """Create the topics and connect."""
@@ -84,17 +85,20 @@ class Lab:
         return json.loads(out)
 
     async def configure(self, **changed: dict[str, str]) -> None:
-        """Give topics the settings of their specs, with changes by topic; the rest by default."""
+        """Give topics the settings of their specs, with changes by topic, and wait for them."""
+        wanted = {spec.name: {**spec.config, **changed.get(spec.name, {})} for spec in self.specs}
         await self.admin.alter_configs(
             [
-                ConfigResource(
-                    ConfigResourceType.TOPIC,
-                    spec.name,
-                    configs={**spec.config, **changed.get(spec.name, {})},
-                )
-                for spec in self.specs
+                ConfigResource(ConfigResourceType.TOPIC, topic, configs=config)
+                for topic, config in wanted.items()
             ]
         )
+
+        async def known() -> bool:
+            there = {topic.name: topic.config for topic in await list_topics(self.kafka)}
+            return all(config.items() <= there[topic].items() for topic, config in wanted.items())
+
+        await self._until(known)
 
     async def send(self, *losses: float, uid: int, partition: int = 0, **tags: str) -> None:
         """Send frames of one observation each."""
@@ -151,12 +155,12 @@ class Lab:
 
 
 @pytest.fixture
-async def lab(kafka: str, prefix: str, processes: Any) -> AsyncIterator[Lab]:
+async def lab(kafka: str, prefix: str, processes: Any, until: Any) -> AsyncIterator[Lab]:
     """Return topics on a real Kafka."""
     kafka_settings = KafkaSettings(
         brokers=kafka, prefix=prefix, partitions=PARTITIONS, replication=1
     )
-    lab = Lab(kafka_settings, processes)
+    lab = Lab(kafka_settings, processes, until)
     await lab.open()
     yield lab
     await lab.close()
@@ -164,7 +168,7 @@ async def lab(kafka: str, prefix: str, processes: Any) -> AsyncIterator[Lab]:
 
 @pytest.fixture(params=[REAL_KAFKA, "embedded_broker"])
 async def any_lab(
-    request: pytest.FixtureRequest, prefix: str, processes: Any
+    request: pytest.FixtureRequest, prefix: str, processes: Any, until: Any
 ) -> AsyncIterator[Lab]:
     """Return topics on both brokers, one after the other."""
     embedded = request.param != "kafka"
@@ -179,6 +183,7 @@ async def any_lab(
             replication=1,
         ),
         processes,
+        until,
     )
     await lab.open()
     yield lab
@@ -270,7 +275,7 @@ async def test_partitions_added_to_one_topic_are_refused(lab: Lab) -> None:
 
 
 async def test_the_embedded_broker_is_checked_as_far_as_it_tells(
-    embedded_broker: Any, prefix: str, processes: Any
+    embedded_broker: Any, prefix: str, processes: Any, until: Any
 ) -> None:
     """Partitions, and what is missing."""
     lab = Lab(
@@ -282,6 +287,7 @@ async def test_the_embedded_broker_is_checked_as_far_as_it_tells(
             replication=1,
         ),
         processes,
+        until,
     )
     before = await check(lab.kafka, group="g", sinks=["console"])
     await lab.open()
@@ -379,10 +385,10 @@ async def test_topics_are_listed_with_what_they_hold(any_lab: Lab) -> None:
 
 
 async def test_topics_are_created_with_the_retention_that_is_asked_for(
-    kafka: str, prefix: str, processes: Any
+    kafka: str, prefix: str, processes: Any, until: Any
 ) -> None:
     """A dry run prints the commands and creates nothing; too short a time is refused."""
-    lab = Lab(KafkaSettings(brokers=kafka, prefix=prefix), processes)
+    lab = Lab(KafkaSettings(brokers=kafka, prefix=prefix), processes, until)
     options = ("--retention", "2d", "--sink-retention", "30h", "--letter-retention", "1w")
     _, text, _ = await lab.run("topics", "create", *options, "--dry-run")
     before = await list_topics(lab.kafka)

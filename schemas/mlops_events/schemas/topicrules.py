@@ -40,7 +40,7 @@ class Misfit(NamedTuple):
 
 
 def find_misfits(role: Role, state: TopicState, *, raw_ms: int) -> Iterator[Misfit]:
-    """Yield what is not as it must be; settings that are not known are taken to be right.
+    """Yield what is not as it must be; nothing if the settings are not known.
 
     Args:
         role: what the topic is for.
@@ -48,10 +48,11 @@ def find_misfits(role: Role, state: TopicState, *, raw_ms: int) -> Iterator[Misf
         raw_ms: how long the raw topics keep records, -1 for ever.
     """
     config = state.config
-    if config:
-        yield from _cleanup(role, config)
-        yield from _retention(role, config, raw_ms=raw_ms)
-        yield from _records(role, config)
+    if not config:
+        return
+    yield from _cleanup(role, config)
+    yield from _retention(role, config, raw_ms=raw_ms)
+    yield from _records(role, config)
     yield from _copies(state)
 
 
