@@ -57,6 +57,6 @@ async def test_it_is_found_by_its_entry_point(
     await sink.write(sample_batch())
     await sink.close()
 
-    (row,) = csv.reader(path.open(encoding="utf-8"))
+    (row,) = csv.reader(path.read_text(encoding="utf-8").splitlines())
     assert row[:5] == ["contract", "miner", "7", "training", "loss"]
     assert row[-5:] == ["3", "0.5", "-0.5", "1.5", "0.5"]
