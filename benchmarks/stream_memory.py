@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -180,6 +181,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--series", type=int, default=100_000)
     options = parser.parse_args()
+    logging.disable(logging.WARNING)
     with broker(options.brokers) as address:
         kafka = KafkaSettings(
             brokers=address,
