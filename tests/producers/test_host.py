@@ -173,3 +173,34 @@ def test_emitting_after_close_is_counted() -> None:
     )
 
     assert (code, err) == (0, "")
+
+
+def test_a_fork_while_a_thread_imports_for_ever_leaves_the_child_able_to_import() -> None:
+    """The child does not wait for a thread that it does not have."""
+    code, told, err = run(
+        """
+        from mlops_events.producers import lifetime
+
+        lifetime._IMPORT_S = 0.05
+        events.observe("a", {"i": 1})
+        assert events.flush(20)
+        held = threading.Event()
+
+        def import_slowly():
+            with lifetime.IMPORTING:
+                held.set()
+                time.sleep(60)
+
+        threading.Thread(target=import_slowly, daemon=True).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            events.observe("a", {"i": 2})
+            os._exit(0 if events.flush(20) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        events.close()
+        """
+    )
+
+    assert (code, err) == (0, "")
+    assert observed(told[-1]) == [1]

@@ -14,7 +14,7 @@ IMPORTING = Lock()
 modules that are half imported, which it could never import again."""
 
 _EXIT_S = 2.0
-_IMPORT_S = 1.0
+_IMPORT_S = 30.0
 
 
 class Mortal(Protocol):
@@ -80,7 +80,8 @@ def watch_child() -> None:
 
 def _close_all() -> None:
     # What ended the program, if it was an exception, lies here: the interpreter has printed it.
-    crashed = getattr(sys, "last_type", None) is not None
+    # At a prompt, and in a notebook, it is any mistake that was made there, and ended nothing.
+    crashed = getattr(sys, "last_type", None) is not None and not hasattr(sys, "ps1")
     deadline = monotonic() + _EXIT_S
     emitters = list(_living)
     for emitter in emitters:
@@ -90,7 +91,8 @@ def _close_all() -> None:
 
 
 def _hold_imports() -> None:
-    # Not for ever: the thread may itself wait for a module that the forking thread imports.
+    # Not for ever: the thread may itself wait for a module that the forking thread imports. But
+    # long, since on a busy machine a thread that imports aiokafka takes seconds for it.
     _holding.append(IMPORTING.acquire(timeout=_IMPORT_S))
 
 
@@ -100,6 +102,8 @@ def _release_imports() -> None:
 
 
 def _renew_all() -> None:
-    _release_imports()
+    _holding.clear()
+    # Not released: the thread that has it, if we gave up waiting for it, is not in this process.
+    IMPORTING._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as logging does
     for emitter in _living:
         emitter.renew()
