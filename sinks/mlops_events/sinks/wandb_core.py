@@ -35,7 +35,7 @@ class WandbCore:
     def __init__(self, settings: WandbSettings) -> None:
         self._settings = settings
         self._wandb: Any = None
-        self._options: Any = None
+        self._options: dict[str, Any] = {}
         self._process: psutil.Process | None = None
         self._before: set[int] = set()
         self._lock = threading.Lock()
@@ -86,14 +86,14 @@ class WandbCore:
             options["x_file_stream_transmit_interval"] = self._settings.transmit_s
         else:
             options["x_transaction_log_flush_interval"] = 0.2
-        self._options = wandb.Settings(**options)
+        self._options = options
 
     def begin(self, **run: Any) -> Any:
         """Begin a run with these arguments of `wandb.init`, and return it."""
         begun = self._wandb.init(
             mode=self._settings.mode,
             reinit="create_new",
-            settings=self._options,
+            settings=self._wandb.Settings(**self._options),  # it writes the run's id into them
             **run,
         )
         with self._lock:

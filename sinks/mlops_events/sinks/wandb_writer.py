@@ -123,8 +123,7 @@ class WandbWriter:
 
     def close(self) -> None:
         """End all runs, and wandb."""
-        if not self._abandoned.is_set():
-            self.leave()
+        self.leave()  # without core too: wandb's threads for each run end with it
         self._core.stop()
         self._pool.shutdown()
         self._store.close()

@@ -197,6 +197,8 @@ class Handler(BaseHTTPRequestHandler):
                 return self._upsert(values, project)
             if "bucket(" in query:
                 return self._answer({"data": {"model": self._buckets(query, values, project)}})
+        if name == "SinkRows":
+            return self._rows(values)
         port = self.server.server_port  # type: ignore[attr-defined]
         if name == "CreateRunFiles":
             urls = [
@@ -213,6 +215,13 @@ class Handler(BaseHTTPRequestHandler):
             info = {"cliVersionInfo": {}, "latestLocalVersionInfo": None, "features": []}
             return self._answer({"data": {"serverInfo": info}})
         return self._answer({"data": {}})
+
+    def _rows(self, values: dict[str, Any]) -> None:
+        """Answer with a stretch of a run's history, a text for each row."""
+        found = self.state.runs[values["name"]].history.values()
+        rows = [json.dumps(r) for r in found if values["from"] <= r["_step"] < values["to"]]
+        run = {"history": rows[: values["count"]]}
+        return self._answer({"data": {"project": {"run": run}}})
 
     def _upsert(self, values: dict[str, Any], project: dict[str, Any]) -> None:
         state = self.state
