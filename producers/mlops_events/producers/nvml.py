@@ -79,6 +79,11 @@ class GPU(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool | None = None
     lost: bool = False
 
+    @property
+    def place(self) -> str:
+        """Its number; of an instance `GPU:INSTANCE`."""
+        return str(self.index) if self.parent is None else f"{self.parent}:{self.index}"
+
 
 class _Device:
     """A GPU that was found: its handle, what never changes, and what it will never tell."""

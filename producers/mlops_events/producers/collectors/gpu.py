@@ -101,7 +101,7 @@ def fields_of(gpu: GPU, torch: TorchMemory | None = None) -> dict[str, Any]:
 def tags_of(gpu: GPU, system: System) -> dict[str, str]:
     """Return which GPU it is; an instance is told as `GPU:INSTANCE`."""
     found = {
-        "gpu": str(gpu.index) if gpu.parent is None else f"{gpu.parent}:{gpu.index}",
+        "gpu": gpu.place,
         "name": gpu.name,
         "uuid": gpu.uuid,
         "driver": system.driver,
@@ -125,7 +125,6 @@ def _by_gpu(gpus: Sequence[GPU], held: Sequence[TorchMemory]) -> dict[int, Torch
     found: dict[int, TorchMemory] = {}
     for memory in held:
         for k, gpu in enumerate(gpus):
-            same = gpu.uuid is not None and gpu.uuid.partition("-")[2] == memory.uuid
-            if same or (memory.uuid is None and len(gpus) == 1):
+            if memory.is_on(gpu.uuid) or (memory.uuid is None and len(gpus) == 1):
                 found[k] = memory
     return found

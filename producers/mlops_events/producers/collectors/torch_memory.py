@@ -27,6 +27,10 @@ class TorchMemory(msgspec.Struct, frozen=True, kw_only=True):
         """The share of the GPU that torch keeps and no tensor has."""
         return (self.reserved - self.allocated) / self.total if self.total else None
 
+    def is_on(self, uuid: str | None) -> bool:
+        """Whether it is the GPU of this uuid, as NVML writes it; torch leaves out what it begins with."""
+        return self.uuid is not None and uuid is not None and uuid.partition("-")[2] == self.uuid
+
 
 def torch_memory() -> list[TorchMemory]:
     """Return what torch holds on the devices that it uses.

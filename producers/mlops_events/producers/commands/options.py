@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mlops_events.producers import arguments
+from mlops_events.producers.publishing import Publisher
 from mlops_events.producers.settings import EmitterSettings
 from mlops_events.schemas.settings import load, variable
 
@@ -13,6 +14,7 @@ __all__ = [
     "AsJson",
     "Brokers",
     "DryRun",
+    "Emit",
     "Role",
     "RunId",
     "Step",
@@ -20,7 +22,9 @@ __all__ = [
     "Timeout",
     "Uid",
     "Version",
+    "complain",
     "examples",
+    "publisher_of",
     "settings_of",
 ]
 
@@ -38,6 +42,7 @@ Brokers = Annotated[
 Timeout = Annotated[str, typer.Option(metavar="TIME", help="How long the broker may take.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the event and send nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Emit = Annotated[bool, typer.Option("--emit", help="Publish it as events, too.")]
 Step = Annotated[int | None, typer.Option(metavar="N", help="The training step.")]
 
 
@@ -80,3 +85,33 @@ def settings_of(
             f"no brokers; give --brokers HOST:PORT or set {variable('kafka', 'brokers')}"
         )
     return settings
+
+
+def publisher_of(
+    wanted: bool,
+    *,
+    timeout: str,
+    brokers: str | None,
+    run: str | None,
+    role: str | None,
+    uid: str | None,
+    version: str | None,
+    tag: Sequence[str] | None,
+) -> Publisher | None:
+    """Return what publishes a command's events, None if it was not asked to.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        ArgumentError: an option is wrong, or there are no brokers.
+    """
+    if not wanted:
+        return None
+    settings = settings_of(run=run, role=role, uid=uid, version=version, tag=tag, brokers=brokers)
+    return Publisher(settings, timeout_s=arguments.duration(timeout) / 1e9)
+
+
+def complain(error: str) -> int:
+    """Say on standard error what went wrong, if anything did; return the exit code."""
+    if error:
+        typer.echo(f"mlops-emit: {error}", err=True)
+    return 1 if error else 0
