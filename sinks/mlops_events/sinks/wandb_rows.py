@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from mlops_events.schemas.catalog import BARE_NAME
 from mlops_events.schemas.events import EventId, Observation, Profile, Stats
 from mlops_events.sinks.base import Envelope, Rejected
 
@@ -131,10 +132,11 @@ def clean(value: Any) -> Any:
 
 def _pairs(name: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield metrics by name; what is nested gets names with dots."""
+    before = f"{name}/" if name and name != BARE_NAME else ""
     for key, value in values.items():
         if key.__class__ is not str:
             key = str(key)
-        full = f"{name}/{key}" if name else key
+        full = before + key
         if value.__class__ is float:
             yield full, value
         elif isinstance(value, dict):

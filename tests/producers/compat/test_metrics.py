@@ -145,6 +145,20 @@ def test_figures_of_the_machine_that_nothing_collects_are_told_once(
     assert len([m for m in caplog.messages if "with_gpu_metrics" in m]) == 1
 
 
+def test_figures_of_the_machine_are_added(sent: MemoryTransport, until: Any) -> None:
+    """The first call starts to collect them, later ones have them."""
+    metrics = logger()
+
+    def figures() -> Any:
+        metrics.log("a", {}, {"x": 1}, with_system_metrics=True)
+        assert metrics.flush(20)
+        return [o.fields for o in sent.observations() if "sys_memory_used" in o.fields]
+
+    found = until.sync(figures)
+    assert found[-1]["x"] == 1
+    assert found[-1]["sys_memory_used"] > 0
+
+
 def test_a_variable_of_influxdb_on_a_node_is_told_once(
     sent: MemoryTransport, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

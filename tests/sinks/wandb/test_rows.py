@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mlops_events.schemas.catalog import BARE_NAME
 from mlops_events.schemas.events import EventId, Log, Observation, Origin, Profile, Stats, StatsKey
 from mlops_events.sinks.base import Envelope, Rejected
 from mlops_events.sinks.wandb_rows import Row, row_of, values_of
@@ -50,6 +51,14 @@ def test_a_row_holds_its_place_time_and_training_step() -> None:
         "sink/inc": 2,
         "_timestamp": 1_700_000_000.5,
     }
+
+
+def test_metrics_that_a_program_named_in_whole_keep_their_names() -> None:
+    """As those of a program that logged to W&B before."""
+    found = values_of(row(observed(name=BARE_NAME, **{"miner/loss": 0.5})), prefix="none", step=5)
+
+    assert found["miner/loss"] == 0.5
+    assert not any(name.startswith(BARE_NAME) for name in found)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,9 @@ class MetricsLogger:
             fields: its values; the members of a list are samples. `global_step` or `step` among
                 fields or tags is the step of the event, too.
             timestamp: when it was; now if None.
-            with_system_metrics: add figures of the machine.
-            with_gpu_metrics: add figures of the GPUs.
+            with_system_metrics: add the newest figures of the machine; the first call of a process
+                starts to collect them.
+            with_gpu_metrics: add those of this process's GPU.
             sample_rate: the share of such calls that is emitted, told as the tag `sample_rate`.
         """
         try:

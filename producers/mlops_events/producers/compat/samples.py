@@ -1,4 +1,4 @@
-"""What the collectors say of the machine and its GPUs, for metrics that ask for it."""
+"""What the collectors say of the machine and of the GPU, for metrics that ask for it."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -17,7 +17,7 @@ def system_fields() -> dict[str, Any]:
 
 
 def gpu_fields() -> dict[str, Any]:
-    """Return figures of the GPUs, each name with `gpu_` before it; none without a collector."""
+    """Return figures of this process's GPU, each name with `gpu_` before it; none without a collector."""
     found = _sample("gpu")
     return {name if name.startswith("gpu_") else f"gpu_{name}": v for name, v in found.items()}
 

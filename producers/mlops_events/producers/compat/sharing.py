@@ -115,7 +115,12 @@ class SharedEmitter:
                 return self._emitter
             # In a forked child the run is its parent's to start and to end.
             announce = os.getpid() == self._pid and (self._held > 0 or not self._announced)
-            who: dict[str, Any] = {**self._facts, "run": self.run, "role": self.role, "uid": self.uid}
+            who: dict[str, Any] = {
+                **self._facts,
+                "run": self.run,
+                "role": self.role,
+                "uid": self.uid,
+            }
             try:
                 emitter = Emitter(
                     **who, config=self._config, settings=self._settings, announce=announce
