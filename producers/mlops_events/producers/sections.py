@@ -1,5 +1,7 @@
 """Timers of sections of a program: a `with`, or a decorator of functions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -40,7 +42,7 @@ class Section(AbstractContextManager[None]):
     __slots__ = ("_name", "_profiler", "_start", "_step", "_tags")
 
     def __init__(
-        self, profiler: "Profiler", name: str, step: int | None, tags: Mapping[str, Any] | None
+        self, profiler: Profiler, name: str, step: int | None, tags: Mapping[str, Any] | None
     ) -> None:
         self._profiler = profiler
         self._name = name
@@ -64,7 +66,7 @@ class Section(AbstractContextManager[None]):
 
 
 def timed(
-    profiler: "Profiler",
+    profiler: Profiler,
     name: str | None,
     *,
     tags: Mapping[str, Any] | None,
