@@ -32,7 +32,8 @@ from mlops_events.streams.state import PartitionState
 
 SECOND = 1_000_000_000
 START = 1_767_225_600 * SECOND
-RULES = WindowRules(by=StreamSettings().rules, lateness=10 * SECOND)
+SETTINGS = StreamSettings(by=("time:10s", "field:step/20", "field:window"))
+RULES = WindowRules(by=SETTINGS.rules, lateness=10 * SECOND)
 
 
 class Time:
@@ -76,7 +77,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def store(folder: Path, transports: list[MemoryTransport]) -> None:
     """Take what was sent through our streams into our sink."""
-    settings, topics = StreamSettings(), Topics("t")
+    settings, topics = SETTINGS, Topics("t")
     fleet_settings = FleetStatsSettings()
     fleet = Fleet(fleet_settings, Crews(fleet_settings))
     records: list[Record] = []
@@ -151,10 +152,12 @@ def test_a_sound_store_is_found_sound(check: Callable[..., Report]) -> None:
     assert report.ok
     assert report.emitted == report.stored > 1500
     assert report.windows_expected == report.windows_checked > 300
+    assert 300 < report.windows_by_field < report.windows_checked - 300
     assert report.emitters > 8
     assert report.non_finite > 0
     assert report.fleet_checked > 200
-    assert (report.fleet_partial, report.fleet_wrong, report.derived) == (0, 0, 1)
+    assert (report.fleet_partial, report.fleet_wrong, report.turns_missing) == (0, 0, 0)
+    assert report.derived > 10
     assert report.unknown_tail == report.foreign == report.dropped == report.unsent == 0
 
 
@@ -263,6 +266,18 @@ def test_a_changed_window_is_found(check: Callable[..., Report], column: str) ->
     assert wrong(report) == {"windows_wrong": 1}
     assert f"{column} is " in report.problems[0]
     assert "numpy has" in report.problems[0]
+
+
+def test_a_series_whose_first_bad_sample_is_not_told_is_found(check: Callable[..., Report]) -> None:
+    """The streams must say so in a line of log."""
+    report = check(
+        "DELETE FROM event WHERE id = "
+        "(SELECT id FROM event WHERE body LIKE '%grad_norm became %' LIMIT 1)"
+    )
+
+    assert not report.ok
+    assert (report.turns_missing, wrong(report)) == (1, {})
+    assert "not told: training.grad_norm was not finite at" in report.problems[0]
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM stats", "UPDATE stats SET final = 0"])

@@ -249,7 +249,7 @@ def test_the_watermark_from_before_the_frame_decides(
     windows = windows_at(95)
     one = frame([(ts, 1.0) for ts in times], seq=1, closed=closed)
 
-    assert windows.take(one, log_ns=1000, rules=RULES) == refused
+    assert windows.take(one, log_ns=1000, rules=RULES).refused == refused
     assert sorted(windows.each[0].open) == starts
 
 
@@ -257,7 +257,7 @@ def test_the_watermark_from_before_the_frame_decides(
 def test_a_window_may_start_as_early_as_log_time_less_the_retention(ts: int, old: bool) -> None:
     """Log time is 1000, the retention 300; without a watermark nothing is late."""
     rules = RULES._replace(keep=300)
-    refused = EmitterWindows().take(frame([(ts, 1.0)]), log_ns=1000, rules=rules)
+    refused = EmitterWindows().take(frame([(ts, 1.0)]), log_ns=1000, rules=rules).refused
 
     assert refused == Refused(too_old=int(old))
 
@@ -265,11 +265,13 @@ def test_a_window_may_start_as_early_as_log_time_less_the_retention(ts: int, old
 def test_the_order_inside_a_frame_means_nothing() -> None:
     """A jump ahead at the frame's beginning makes its other events not late."""
     windows = EmitterWindows()
-    refused = windows.take(frame([(500, 1.0), (100, 1.0)], closed=600), log_ns=390, rules=RULES)
+    refused = windows.take(
+        frame([(500, 1.0), (100, 1.0)], closed=600), log_ns=390, rules=RULES
+    ).refused
 
     assert refused == Refused(ahead=1)
     assert windows.each[0].watermark == 95
-    refused = windows.take(frame([(480, 1.0), (100, 1.0)], seq=1), log_ns=390, rules=RULES)
+    refused = windows.take(frame([(480, 1.0), (100, 1.0)], seq=1), log_ns=390, rules=RULES).refused
     assert refused == Refused()
     assert windows.each[0].watermark == 475
 
@@ -295,7 +297,7 @@ def test_other_kinds_have_no_windows() -> None:
     rules = RULES._replace(kind="log", by=())
     lines = [Log(ts=ts, level="info", message="m", fields={"n": 1.0}) for ts in (500, 1, 10**16)]
     windows = windows_at(95)
-    refused = windows.take(frame(lines, kind="log"), log_ns=1000, rules=rules)
+    refused = windows.take(frame(lines, kind="log"), log_ns=1000, rules=rules).refused
 
     assert windows == windows_at(95)
     assert refused == Refused()
@@ -323,7 +325,9 @@ def test_closing_all_moves_the_watermark_to_the_last_end() -> None:
 
     assert [(s.start, s.closed_by) for s in stats] == [(0, "hold"), (10, "hold")]
     assert windows.each[0].watermark == 20
-    assert windows.take(frame([(19, 1.0)], seq=1), log_ns=1000, rules=RULES) == Refused(late=1)
+    assert windows.take(frame([(19, 1.0)], seq=1), log_ns=1000, rules=RULES).refused == Refused(
+        late=1
+    )
     assert windows.close_all(RULES, closed_by="hold") == []
 
 
@@ -435,7 +439,7 @@ def test_a_window_over_a_field_closes_two_windows_further(
     if before is not None:
         windows.take(at(before), log_ns=1000, rules=STEPS)
         windows.close_passed(STEPS)
-    refused = windows.take(at(*steps, seq=1), log_ns=1000, rules=STEPS)
+    refused = windows.take(at(*steps, seq=1), log_ns=1000, rules=STEPS).refused
 
     assert refused == Refused(late_by_field=late)
     assert open_of(windows) == [starts]
@@ -461,10 +465,10 @@ def test_one_frame_fills_windows_by_every_rule() -> None:
 
     windows.close_passed(BOTH)
     assert open_of(windows) == [[100], [0, 10], [12, 13]]
-    refused = windows.take(at(3, ts=130, seq=2), log_ns=1000, rules=BOTH)
+    refused = windows.take(at(3, ts=130, seq=2), log_ns=1000, rules=BOTH).refused
     assert refused == Refused(late_by_field=1)
     assert open_of(windows) == [[100, 130], [0, 10], [12, 13]]
-    refused = windows.take(at(13, ts=100, seq=3), log_ns=1000, rules=BOTH)
+    refused = windows.take(at(13, ts=100, seq=3), log_ns=1000, rules=BOTH).refused
     assert refused == Refused(late=1)
     assert windows.show((2, 13), BOTH)[0].count == 2
 
@@ -474,7 +478,7 @@ def test_an_event_of_a_wrong_time_is_in_no_window_at_all(ts: int, refused: Refus
     """Nor does its step close any."""
     windows = taken(at(5), rules=STEPS)
 
-    assert windows.take(at(500, ts=ts, seq=1), log_ns=1000, rules=STEPS) == refused
+    assert windows.take(at(500, ts=ts, seq=1), log_ns=1000, rules=STEPS).refused == refused
     assert open_of(windows) == [[0]]
     assert windows.close_passed(STEPS) == []
 
@@ -489,7 +493,7 @@ def test_events_without_the_field_are_in_no_window_of_the_rule() -> None:
         wire, seq=0, closed_ns=10_000, accepted=3, dropped=0
     )
 
-    assert windows.take(decode_frame(one), log_ns=900, rules=rules) == Refused()
+    assert windows.take(decode_frame(one), log_ns=900, rules=rules).refused == Refused()
     (stats,) = windows.close_all(rules, closed_by="end")
     assert (stats.count, stats.mean) == (1, 3.0)
     assert windows.newest == 3

@@ -46,7 +46,7 @@ from mlops_events.streams.state import PartitionState
 S = 1_000_000_000
 BASE = 1_700_000_000
 STRETCH = 4
-"""Windows over the field `n` have so many of its values; it grows by one or two with each event."""
+"""Windows over the field `n` have so many of its values; it mostly grows with each event."""
 WINDOW, LATENESS, HOLD, KEEP, AHEAD = 10 * S, 5 * S, 40 * S, 300 * S, 100 * S
 SETTINGS = StreamSettings(
     by=("time:10s", "field:n/4"), lateness_s=5, hold_s=40, keep_s=300, ahead_s=100

@@ -553,6 +553,7 @@ class Plain:
             "newest": -math.inf,
             "open": {rule: {} for rule in self.rules},
             "end": None,
+            "bad": set(),
         }
         e = self.emitters.pop(sent.emitter, empty)
         self.emitters[sent.emitter] = e
@@ -561,13 +562,19 @@ class Plain:
             return
         e["seen"].add(sent.seq)
         yield ("frame", sent.emitter, sent.seq)
-        self.take(e, sent)
+        for event in sorted(self.take(e, sent), key=lambda event: event[0]):
+            for field, found in zip(FIELDS, event[1:3], strict=True):
+                numbers = found if isinstance(found, list) else [found]
+                if field not in e["bad"] and any(n == math.inf or n != n for n in numbers):
+                    e["bad"].add(field)
+                    yield ("log", "warning", field, event[0])
         yield from self.close(sent.emitter, e, "watermark", lambda end, mark: end <= mark)
         if sent.end:
             e["end"] = sent.seq
             yield from self.close(sent.emitter, e, "end", lambda *_: True)
 
-    def take(self, e: dict[str, Any], sent: Sent) -> None:
+    def take(self, e: dict[str, Any], sent: Sent) -> Iterator[tuple[int, Any, Any, Any]]:
+        """Put the events into windows; yield those whose time is right."""
         before = dict(e["watermark"])
         sizes = [size for by, size in self.rules if by == "time"]
         for event in sent.events:
@@ -581,6 +588,7 @@ class Plain:
             if ts > min(sent.closed + 5, self.log + 100):
                 self.late += late["time"]
                 continue
+            yield event
             for rule in self.rules:
                 by, size = rule
                 value = {"time": ts, "n": n, "step": ts}[by]
@@ -648,7 +656,12 @@ def simplified(outputs: Iterable[Output]) -> Iterator[tuple[Any, ...]]:
             yield ("dead letter",)
         elif isinstance(out, FrameOut):
             sent = decode_frame(out.value)
-            yield ("frame", sent.emitter[0], sent.seq)
+            if sent.kind == "log":
+                ((_, line),) = sent.events()
+                assert isinstance(line, Log)
+                yield ("log", line.level, line.fields["field"], line.ts // MS)
+            else:
+                yield ("frame", sent.emitter[0], sent.seq)
         elif out.topic == "p.stats.v1":
             decoded = decode_stats(out.value)
             for s in sorted(decoded.stats, key=lambda s: (order(s), s.start, s.field)):

@@ -30,6 +30,7 @@ __all__ = [
     "fingerprint",
     "give_up_large",
     "plain",
+    "samples_of",
 ]
 
 _GIVEN_UP = ".given-up"
@@ -97,7 +98,7 @@ class Windows:
         self._lateness = rules.lateness
         self._newest: dict[tuple[bytes, str, By], int] = {}
         for event in events:
-            samples = list(_samples(event))
+            samples = list(samples_of(event))
             for by in rules.by if event.kind in ("observation", "profile") else ():
                 value = event.values["ts"] if by.over_time else _whole_number(event, by.name)
                 if value is None:
@@ -219,7 +220,7 @@ def _read(folder: Path) -> Iterator[TrueEvent | Account]:
                     yield TrueEvent(emitter=emitter, kind=found.pop("kind"), values=found)
 
 
-def _samples(event: TrueEvent) -> Iterator[tuple[str, str, list[float]]]:
+def samples_of(event: TrueEvent) -> Iterator[tuple[str, str, list[float]]]:
     """Yield the name, the field and the numbers that go into windows.
 
     These are the numbers in observations, and in lists there, unless they say where training

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlops_events.control.truth import Account, Fingerprint, TrueEvent, Truth, Windows, fingerprint
 from mlops_events.control.verify_fleet import verify_fleet
+from mlops_events.control.verify_turns import Turn, first_turns, turn_of
 from mlops_events.schemas.events import Log, Stats, StatsKey
 from mlops_events.sinks.sqlite_store import SQLiteStore
 from mlops_events.streams.by import TIME
@@ -27,7 +28,8 @@ class Report(msgspec.Struct, kw_only=True):
     values, `duplicates` twice, `extra` though nobody emitted them. `dropped` never got an id and
     `unsent` were never acknowledged: their emitters said so. `tail` are the last ones of
     `unknown_tail` emitters, which never said how many there were. `foreign` are stored events of
-    other emitters, `derived` those that the streams made up themselves. `fleet_checked` are windows
+    other emitters, `derived` those that the streams made up themselves. `turns_missing` are series that became NaN
+    or infinite without a line of log that says so. `fleet_checked` are windows
     over all nodes that every node's part has come to, `fleet_partial` those that lack one, and
     `fleet_wrong` those that numpy has otherwise. `late`, `late_by_field`, `too_old` and
     `ahead` were kept out of windows by the streams' rules. `windows_by_field` are those of
@@ -47,6 +49,7 @@ class Report(msgspec.Struct, kw_only=True):
     unknown_tail: int = 0
     foreign: int = 0
     derived: int = 0
+    turns_missing: int = 0
     dead_letters: int = 0
     non_finite: int = 0
     windows_expected: int = 0
@@ -72,6 +75,7 @@ class Report(msgspec.Struct, kw_only=True):
             or self.changed
             or self.duplicates
             or self.extra
+            or self.turns_missing
             or self.windows_missing
             or self.windows_wrong
             or self.windows_extra
@@ -87,11 +91,13 @@ class Report(msgspec.Struct, kw_only=True):
 def verify(truth: Truth, store: SQLiteStore) -> Report:
     """Compare everything that is stored with what was emitted."""
     report = Report(emitters=len(truth.emitters))
+    said: set[Turn | None] = set()
     tallies = {emitter: _Tally(emitter) for emitter in truth.emitters}
     for found in store.events():
         tally = tallies.get(found.id.emitter)
         if tally is None and isinstance(found.event, Log) and _is_ours(found.event):
             report.derived += 1
+            said.add(turn_of(found.event))
         elif tally is None or isinstance(found.event, Stats):
             report.foreign += 1
         else:
@@ -104,6 +110,9 @@ def verify(truth: Truth, store: SQLiteStore) -> Report:
             arrived.append(event)
     for emitter, tally in tallies.items():
         tally.report(truth.accounts.get(emitter), report)
+    for turn in first_turns(arrived) - said:
+        report.turns_missing += 1
+        report.note(f"not told: {turn.name}.{turn.field} was not finite at {turn.ts}")
     windows = Windows(arrived, truth.rules)
     _compare_windows(truth, store, windows, report)
     fleet = verify_fleet(store, windows.samples)

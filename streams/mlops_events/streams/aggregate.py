@@ -11,10 +11,12 @@ from mlops_events.schemas.frame import Frame
 from mlops_events.streams.by import TIME, By
 from mlops_events.streams.fieldvalue import reader_of
 from mlops_events.streams.figures import summarise
+from mlops_events.streams.finiteness import Bad, SeriesName, Turn, find_turns
+from mlops_events.streams.limits import Held, Limits, Over, Part, find_over, may_be_over
 from mlops_events.streams.sampling import Group, Window, group_events
 from mlops_events.streams.settings import StreamSettings
 
-__all__ = ["EmitterWindows", "Place", "Refused", "Rules", "Windows"]
+__all__ = ["NOTHING", "EmitterWindows", "Place", "Refused", "Rules", "Taken", "Windows"]
 
 _NEVER: Final = -(2**63)
 
@@ -30,6 +32,7 @@ class Rules(NamedTuple):
     lateness: int
     keep: int
     ahead: int
+    limits: Limits = Limits(2**63, 2**63)
 
     @classmethod
     def of(cls, settings: StreamSettings, kind: RawKind) -> "Rules":
@@ -40,6 +43,7 @@ class Rules(NamedTuple):
             lateness=settings.lateness_ns,
             keep=settings.keep_ns,
             ahead=settings.ahead_ns,
+            limits=Limits(settings.max_samples, settings.max_series),
         )
 
 
@@ -56,7 +60,20 @@ class Refused(NamedTuple):
     late_by_field: int = 0
 
 
-_NONE: Final = Refused()
+class Taken(NamedTuple):
+    """What became of a frame's events: those `refused` are routed all the same, `over` ones not.
+
+    `turns` are series that became NaN or infinite, or finite again; `untold` others did, too.
+    """
+
+    refused: Refused = Refused()
+    over: Sequence[Over] = ()
+    turns: Sequence[Turn] = ()
+    untold: int = 0
+
+
+NOTHING: Final = Taken()
+"""All events went into their windows, and nothing else happened."""
 
 
 class Windows(msgspec.Struct, array_like=True):
@@ -69,37 +86,32 @@ class Windows(msgspec.Struct, array_like=True):
     watermark: int = _NEVER
     open: dict[int, Window] = msgspec.field(default_factory=dict)
 
-    def take_by_time(
-        self, groups: Sequence[Group], first: int, last: int, seq: int, *, by: By
-    ) -> int:
-        """Put samples into windows over time; return the newest event time that went in.
+    def sort_by_time(
+        self, groups: Sequence[Group], first: int, last: int, *, by: By, lateness: int
+    ) -> list[Part]:
+        """Return which samples go into which windows over time, and move the watermark.
 
         Args:
             groups: of the events of a frame, whose times lie between `first` and `last`.
             first: the lowest time.
             last: the highest time.
-            seq: of the frame.
             by: the rule.
+            lateness: how far the watermark stays behind.
         """
         size = by.size
         opens = self.watermark // size * size
-        if last < opens:
-            return _NEVER
+        self.watermark = max(self.watermark, last - lateness)
         start = first // size * size
         if first >= opens and last < start + size:
-            self._add(start, groups, seq)
-        else:
-            parts = _split(groups, lambda e: e.ts // size * size if e.ts >= opens else None)
-            for start, part in parts.items():
-                self._add(start, part, seq)
-        return last
+            return [Part(self.open, by, start, self.open.get(start, {}), groups)]
+        return self._split(groups, by, lambda e: e.ts // size * size if e.ts >= opens else None)
 
-    def take_by_field(
+    def sort_by_field(
         self, groups: Sequence[Group], items: Sequence[Any], frame: Frame, *, by: By, late: set[int]
-    ) -> int:
-        """Put samples into windows over a field; return the newest event time that went in.
+    ) -> tuple[list[Part], int]:
+        """Return which samples go into which windows over a field, and move the watermark.
 
-        The windows that lie two or more below the highest one are closed from then on.
+        The windows that lie two or more below the highest one are passed.
 
         Args:
             groups: of the events.
@@ -107,12 +119,15 @@ class Windows(msgspec.Struct, array_like=True):
             frame: of the events.
             by: the rule.
             late: takes the ids of the objects that came when their windows had closed.
+
+        Returns:
+            Also the newest time of an event that goes into a window.
         """
         size = by.size
         opens = self.watermark // size * size
         read = reader_of(frame, by.name)
         starts: dict[int, int] = {}
-        newest, highest = _NEVER, self.watermark
+        newest = _NEVER
         for item in items:
             value = read(item)
             if value is None or (start := value // size * size) < _NEVER:
@@ -122,18 +137,26 @@ class Windows(msgspec.Struct, array_like=True):
                 continue
             starts[id(item)] = start
             newest = max(newest, item.ts)
-            highest = max(highest, start - size)
-        for start, part in _split(groups, lambda e: starts.get(id(e))).items():
-            self._add(start, part, frame.seq)
-        self.watermark = highest
-        return newest
+            self.watermark = max(self.watermark, start - size)
+        return self._split(groups, by, lambda e: starts.get(id(e))), newest
 
-    def _add(self, start: int, groups: Sequence[Group], seq: int) -> None:
-        window = self.open.get(start, {})
+    def _split(
+        self, groups: Sequence[Group], by: By, start_of: Callable[[Any], int | None]
+    ) -> list[Part]:
+        """Return the parts of groups by the start of their window; None is in no window."""
+        split: defaultdict[int, list[Group]] = defaultdict(list)
         for group in groups:
-            group.add_to(window, seq)
-        if window:
-            self.open[start] = window
+            places: defaultdict[int, list[int]] = defaultdict(list)
+            for k, event in enumerate(group.events):
+                start = start_of(event)
+                if start is not None:
+                    places[start].append(k)
+            for start, some in places.items():
+                split[start].append(group.part(some))
+        return [
+            Part(self.open, by, start, self.open.get(start, {}), some)
+            for start, some in split.items()
+        ]
 
     def close_passed(self, by: By, kind: RawKind) -> list[Stats]:
         """Close those that the watermark has passed and return their final Stats."""
@@ -155,33 +178,44 @@ class Windows(msgspec.Struct, array_like=True):
 
 
 class EmitterWindows(msgspec.Struct, array_like=True):
-    """The windows of an emitter, `each` by one rule; `newest` is the highest event time in them."""
+    """The windows of an emitter, `each` by one rule.
+
+    `newest` is the highest event time in them, `series` how many series are in open ones, `bad`
+    those series that are not finite.
+    """
 
     newest: int = _NEVER
     each: list[Windows] = msgspec.field(default_factory=list)
+    series: int = 0
+    bad: dict[SeriesName, Bad] = msgspec.field(default_factory=dict)
 
     @property
     def are_open(self) -> bool:
         """True if a window is open."""
         return any(windows.open for windows in self.each)
 
-    def take(self, frame: Frame, *, log_ns: int, rules: Rules) -> Refused:
+    def take(
+        self, frame: Frame, *, log_ns: int, rules: Rules, total: int = 0, live: int = 1
+    ) -> Taken:
         """Put the events of a new frame into their windows.
 
         The watermarks from before the frame decide about all of it, so the order of events in a
-        frame means nothing.
+        frame means nothing for them. An event that hurts a limit goes into no window, but moves
+        the watermarks, so that full windows close.
 
         Args:
             frame: observations or profiles; events of other kinds have no windows.
             log_ns: log time.
             rules: of the partition.
+            total: how many series are in open windows of the partition before the frame.
+            live: how many emitters have spoken lately.
         """
         items: Sequence[Any] = frame.items
         if not items or not rules.by:
-            return _NONE
+            return NOTHING
         if not self.each:
             self.each = [Windows() for _ in rules.by]
-        refused = _NONE
+        refused = NOTHING.refused
         not_late, not_old = _NEVER, log_ns - rules.keep
         for windows, by in zip(self.each, rules.by, strict=True):
             if by.name == TIME:
@@ -194,25 +228,75 @@ class EmitterWindows(msgspec.Struct, array_like=True):
             refused = _count_refused(times, not_late, not_old, limit)
             items = [item for item in items if not_old <= item.ts <= limit]
             if not items:
-                return refused
+                return Taken(refused)
             times = [item.ts for item in items]
             first, last = min(times), max(times)
         groups = group_events(items, frame, rules.kind)
         late: set[int] = set()
+        parts = self._sort(groups, items, frame, (first, last), rules, late)
+        over, turns, untold = NOTHING.over, NOTHING.turns, 0
+        if may_be_over(parts, rules.limits, total):
+            over = find_over(parts, items, rules.limits, Held(total, self.series, live))
+            if over:
+                ids = {id(one.event) for one in over}
+                late -= ids
+                parts = [part.without(ids) for part in parts]
+                groups = [group.without(ids) for group in groups]
+        if self.bad or [True for group in groups if group.loose]:
+            turns, untold = find_turns(
+                groups,
+                self.bad,
+                places=lambda: {id(item): k for k, item in enumerate(items)},
+                last_finite=self._last_finite,
+            )
+        for part in parts:
+            self.series += part.add(frame.seq)
+        if late:
+            refused = refused._replace(late_by_field=len(late))
+        if over or turns or untold or refused is not NOTHING.refused:
+            return Taken(refused, over, turns, untold)
+        return NOTHING
+
+    def _sort(
+        self,
+        groups: Sequence[Group],
+        items: Sequence[Any],
+        frame: Frame,
+        span: tuple[int, int],
+        rules: Rules,
+        late: set[int],
+    ) -> list[Part]:
+        """Return which samples go into which windows, and move what has closed on."""
+        first, last = span
+        parts: list[Part] = []
         for windows, by in zip(self.each, rules.by, strict=True):
             if by.name == TIME:
-                newest = windows.take_by_time(groups, first, last, frame.seq, by=by)
-                windows.watermark = max(windows.watermark, last - rules.lateness)
+                newest = last if last >= windows.watermark // by.size * by.size else _NEVER
+                parts += windows.sort_by_time(groups, first, last, by=by, lateness=rules.lateness)
             else:
-                newest = windows.take_by_field(groups, items, frame, by=by, late=late)
+                some, newest = windows.sort_by_field(groups, items, frame, by=by, late=late)
+                parts += some
             self.newest = max(self.newest, newest)
-        return refused._replace(late_by_field=len(late)) if late else refused
+        return parts
+
+    def _last_finite(self, series: SeriesName, until: int) -> float | None:
+        """Return the newest finite sample of a series in the open windows, up to a time."""
+        name, field = series
+        found = [
+            last
+            for windows in self.each
+            for window in windows.open.values()
+            if name in window and (last := window[name].last_finite(field)) is not None
+        ]
+        at, value = max(found, default=((until + 1, 0), 0.0))
+        return value if at[0] <= until else None
 
     def close_passed(self, rules: Rules) -> list[Stats]:
         """Close the windows that a watermark has passed and return their final Stats."""
         stats: list[Stats] = []
         for windows, by in zip(self.each, rules.by, strict=False):
             stats += windows.close_passed(by, rules.kind)
+        self.series -= len(stats)
         return stats
 
     def close_all(self, rules: Rules, *, closed_by: str) -> list[Stats]:
@@ -220,6 +304,7 @@ class EmitterWindows(msgspec.Struct, array_like=True):
         stats: list[Stats] = []
         for windows, by in zip(self.each, rules.by, strict=False):
             stats += windows.close_all(by, rules.kind, closed_by=closed_by)
+        self.series -= len(stats)
         return stats
 
     def revisions(self) -> dict[Place, int]:
@@ -242,22 +327,6 @@ def _count_refused(times: Sequence[int], not_late: int, not_old: int, limit: int
     too_old = sum(not_late <= ts < not_old for ts in times)
     ahead = sum(ts > limit and ts >= not_late and ts >= not_old for ts in times)
     return Refused(late, too_old, ahead)
-
-
-def _split(
-    groups: Sequence[Group], start_of: Callable[[Any], int | None]
-) -> dict[int, list[Group]]:
-    """Return the parts of groups by the start of their window; None is in no window."""
-    split: defaultdict[int, list[Group]] = defaultdict(list)
-    for group in groups:
-        places: defaultdict[int, list[int]] = defaultdict(list)
-        for k, event in enumerate(group.events):
-            start = start_of(event)
-            if start is not None:
-                places[start].append(k)
-        for start, some in places.items():
-            split[start].append(group if len(some) == len(group.events) else group.part(some))
-    return split
 
 
 def _stats(window: Window, start: int, by: By, kind: RawKind, closed_by: str) -> Iterator[Stats]:

@@ -102,28 +102,35 @@ class OutputEncoder:
         self._partition = partition
         self._labels: dict[bytes, _Label] = {}
 
-    def frame(self, frame: Frame) -> list[FrameOut]:
-        """Return a new frame, tagged, for each sink that takes its kind."""
+    def frame(self, frame: Frame, *, only: Sequence[int] | None = None) -> list[FrameOut]:
+        """Return a new frame, tagged, for each sink that takes its kind.
+
+        Args:
+            frame: as it came.
+            only: the indices of the events to send on, all if None.
+        """
         if not self._frames:
             return []
         label = self._labels.get(frame.emitter)
         if label is None or label.origin != frame.origin:
             label = self._label(frame)
-        count = len(frame)
-        value = frame.encode(tags=label.tags)
+        count = len(frame) if only is None else len(only)
+        value = frame.encode(tags=label.tags, only=only)
         headers = [*label.headers, ("seq", b"%d" % frame.seq), ("count", b"%d" % count)]
         return [
             FrameOut(topic=topic, key=key, value=value, headers=headers, count=count)
             for topic, key in label.places
         ]
 
-    def unrouted(self, frame: Frame, *, offset: int, log_ns: int) -> list[DeadLetterOut]:
+    def unrouted(
+        self, frame: Frame, *, offset: int, log_ns: int, only: Sequence[int] | None = None
+    ) -> list[DeadLetterOut]:
         """Return the dead letter of a frame that no sink takes, if it is to have one."""
-        if not self._keep_unrouted or not len(frame):
+        if not self._keep_unrouted or not len(frame) or only == []:
             return []
         letter = self._letter(
             frame_key(STREAM, emitter=frame.emitter, kind=frame.kind, seq=frame.seq),
-            frame.encode(),
+            frame.encode(only=only),
             offset=offset,
             log_ns=log_ns,
             reason="no_route",
@@ -176,6 +183,33 @@ class OutputEncoder:
             log_ns=log_ns,
             reason=reject.reason,
             message=reject.message,
+        )
+
+    def over(
+        self,
+        frame: Frame,
+        indices: Sequence[int],
+        *,
+        offset: int,
+        log_ns: int,
+        reason: str,
+        message: str,
+    ) -> DeadLetterOut:
+        """Return the dead letter of all events of a frame that are too much for one reason.
+
+        It has the key of the first, and a frame of all of them: a flood makes no more letters than
+        it had frames.
+        """
+        origin = frame.origin
+        who = f"{origin.run}/{origin.role}/{origin.uid}"
+        events = "1 event" if len(indices) == 1 else f"{len(indices)} events"
+        return self._letter(
+            event_key(STREAM, frame.event_id(indices[0])),
+            frame.encode(only=indices),
+            offset=offset,
+            log_ns=log_ns,
+            reason=reason,
+            message=f"{events} of {who} too many: {message}",
         )
 
     def _letter(

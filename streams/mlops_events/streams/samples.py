@@ -13,6 +13,7 @@ from mlops_events.streams.nonfinite import At, NonFinite, all_finite
 __all__ = ["Cell", "Loose", "Series", "Table"]
 
 _NUMBER_BYTES: Final = 8
+_ONE: Final = struct.Struct("d")
 _NEVER: Final = (-(2**63), -1)
 
 
@@ -50,6 +51,12 @@ class Table(msgspec.Struct, array_like=True):
             self.newest_at = at
         self.packed += _packer(len(numbers))(*numbers)
 
+    def last(self, field: str) -> float:
+        """Return the latest sample of one of the fields."""
+        place = self.newest + self.fields.index(field)
+        number: float = _ONE.unpack_from(self.packed, place * _NUMBER_BYTES)[0]
+        return number
+
     def gather(self, into: dict[str, Series]) -> None:
         """Put the columns with those of the same field."""
         numbers = _unpack(self.packed)
@@ -81,6 +88,11 @@ class Loose(msgspec.Struct, array_like=True):
         elif count and self.bad is not None:
             self.bad.note(count, at=at, step=step)
 
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.packed) // _NUMBER_BYTES + (self.bad.count if self.bad else 0)
+
     def gather(self, field: str, into: dict[str, Series]) -> None:
         """Put them with those of the same field."""
         series = into.get(field) or into.setdefault(field, Series())
@@ -91,11 +103,13 @@ class Loose(msgspec.Struct, array_like=True):
 class Cell(msgspec.Struct, array_like=True):
     """All samples of one event name in one window.
 
-    Nothing in it depends on the order in which events came, but for the order of its fields.
+    Nothing in it depends on the order in which events came, but for the order of its fields. No
+    series of it has more than `most` samples, most have about as many.
     """
 
     tables: list[Table] = msgspec.field(default_factory=list)
     loose: dict[str, Loose] = msgspec.field(default_factory=dict)
+    most: int = 0
 
     def table(self, fields: list[str]) -> Table | None:
         """Return the table of these fields, if there is one."""
@@ -117,6 +131,28 @@ class Cell(msgspec.Struct, array_like=True):
             loose = self.loose[field] = Loose()
         loose.add(numbers, at=at, step=step)
 
+    def has(self, field: str) -> bool:
+        """Whether there are samples of a field."""
+        return field in self.loose or any(field in table.fields for table in self.tables)
+
+    def count(self, field: str) -> int:
+        """How many samples there are of a field."""
+        rows = sum(
+            len(table.packed) // (_NUMBER_BYTES * len(table.fields))
+            for table in self.tables
+            if field in table.fields
+        )
+        loose = self.loose.get(field)
+        return rows if loose is None else rows + loose.count
+
+    def last_finite(self, field: str) -> tuple[At, float] | None:
+        """Return where the latest finite sample of a field stands, and the sample."""
+        found = [(t.newest_at, t.last(field)) for t in self.tables if field in t.fields]
+        loose = self.loose.get(field)
+        if loose is not None and loose.last is not None:
+            found.append((loose.last_at, loose.last))
+        return max(found, default=None)
+
     def series(self) -> dict[str, Series]:
         """Return the samples by field."""
         gathered: dict[str, Series] = {}
@@ -129,11 +165,8 @@ class Cell(msgspec.Struct, array_like=True):
     @property
     def revision(self) -> int:
         """How many samples there are, of all fields."""
-        packed = sum(len(t.packed) for t in self.tables) + sum(
-            len(one.packed) for one in self.loose.values()
-        )
-        bad = sum(one.bad.count for one in self.loose.values() if one.bad)
-        return packed // _NUMBER_BYTES + bad
+        packed = sum(len(table.packed) for table in self.tables)
+        return packed // _NUMBER_BYTES + sum(one.count for one in self.loose.values())
 
 
 @lru_cache(maxsize=4096)

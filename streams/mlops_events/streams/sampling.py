@@ -1,7 +1,7 @@
 """Takes the samples out of events: which values of which fields the Stats are made of."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import chain
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -38,7 +38,7 @@ class Group:
     other. Otherwise `loose` holds the samples of each event: lists, or numbers that are not finite.
     """
 
-    __slots__ = ("_fields", "_flat", "events", "loose", "name")
+    __slots__ = ("_fields", "_flat", "_most", "events", "loose", "name")
 
     def __init__(
         self,
@@ -46,70 +46,115 @@ class Group:
         events: Sequence[Any],
         *,
         fields: list[str],
-        flat: list[Any],
+        flat: list[Any] | None = None,
         loose: Sequence[Sequence[Sample]] | None = None,
     ) -> None:
         self.name = name
         self.events = events
-        self._fields = fields
-        self._flat = flat
         self.loose = loose
+        self._fields = fields
+        self._flat: list[Any] = [] if flat is None else flat
+        self._most = -1
+
+    def without(self, events: Container[int]) -> "Group":
+        """Return the group without some events, by the id of the object."""
+        return self.part([k for k, event in enumerate(self.events) if id(event) not in events])
 
     def part(self, places: Sequence[int]) -> "Group":
         """Return the group of some of its events."""
+        if len(places) == len(self.events):
+            return self
         events = [self.events[k] for k in places]
         if self.loose is not None:
             loose = [self.loose[k] for k in places]
-            return Group(self.name, events, fields=[], flat=[], loose=loose)
+            return Group(self.name, events, fields=self._fields, loose=loose)
         width = len(self._fields)
         rows = (self._flat[k * width : (k + 1) * width] for k in places)
         flat = list(chain.from_iterable(rows))
         return Group(self.name, events, fields=self._fields, flat=flat)
 
-    def samples(self) -> Iterator[Sequence[Sample]]:
-        """Yield the samples of each event."""
+    @property
+    def width(self) -> int:
+        """How many series there are, or a few more."""
+        return len(self._fields)
+
+    @property
+    def most(self) -> int:
+        """No series has more samples than that."""
+        if self.loose is None:
+            return len(self.events)
+        if self._most < 0:
+            self._most = sum(max((len(s.numbers) for s in one), default=0) for one in self.loose)
+        return self._most
+
+    def series(self) -> list[tuple[str, str]]:
+        """Return the names of the event and of the fields."""
+        if self.loose is None:
+            self._narrow()
+        return [(self.name, field) for field in self._fields]
+
+    def column(self, field: str) -> Iterator[Sample]:
+        """Yield the samples of one of the fields."""
         if self.loose is not None:
-            yield from self.loose
+            yield from (s for s in chain.from_iterable(self.loose) if s.field == field)
             return
-        self._narrow()
-        flat, width = self._flat, len(self._fields)
-        for k, event in enumerate(self.events):
-            row = flat[k * width : (k + 1) * width]
-            yield [Sample(event, f, (n,)) for f, n in zip(self._fields, row, strict=True)]
+        numbers = self._flat[self._fields.index(field) :: len(self._fields)]
+        for event, number in zip(self.events, numbers, strict=True):
+            yield Sample(event, field, (number,))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield all samples."""
+        for _, field in self.series():
+            yield from self.column(field)
 
     def not_finite(self) -> Iterator[Sample]:
         """Yield the samples with a number that is NaN or infinite."""
-        for samples in self.loose or ():
-            for sample in samples:
-                if not all(map(isfinite, sample.numbers)):
-                    yield sample
+        for sample in chain.from_iterable(self.loose or ()):
+            if not all(map(isfinite, sample.numbers)):
+                yield sample
 
-    def add_to(self, window: Window, seq: int) -> None:
-        """Put the samples into a window.
+    def add_to(self, window: Window, seq: int) -> int:
+        """Put the samples into a window; return how many series there were not in it before.
 
         A table that is there already has no fields but sampled ones, so they need no second look.
         """
+        if not self.events:
+            return 0
         cell = window.get(self.name)
         if self.loose is not None:
-            for sample in chain.from_iterable(self.loose):
-                event = sample.event
-                cell = cell or window.setdefault(self.name, Cell())
-                cell.add(sample.field, sample.numbers, at=(event.ts, seq), step=event.step)
-            return
+            return self._add_loose(cell, window, seq)
+        new = 0
         table = None if cell is None else cell.table(self._fields)
         if table is None:
             self._narrow()
             if not self._fields:
-                return
+                return 0
             if cell is None:
                 cell = window[self.name] = Cell()
-            table = cell.table(self._fields) or cell.add_table(self._fields)
+            table = cell.table(self._fields)
+            if table is None:
+                new = sum(not cell.has(field) for field in self._fields)
+                table = cell.add_table(self._fields)
         times = [event.ts for event in self.events]
         newest = max(times)
         last = len(times) - 1
         while times[last] != newest:
             last -= 1
         table.add(self._flat, newest=last, at=(newest, seq))
+        window[self.name].most += len(times)
+        return new
+
+    def _add_loose(self, cell: Cell | None, window: Window, seq: int) -> int:
+        absent = [f for f in self._fields if cell is None or not cell.has(f)]
+        for sample in chain.from_iterable(self.loose or ()):
+            event = sample.event
+            if cell is None:
+                cell = window[self.name] = Cell()
+            cell.add(sample.field, sample.numbers, at=(event.ts, seq), step=event.step)
+        if cell is None:
+            return 0
+        cell.most += self.most
+        return sum(map(cell.has, absent))
 
     def _narrow(self) -> None:
         """Leave out the columns that say where training stands."""
@@ -190,7 +235,7 @@ def _grouped(
         ]
         for k, event in enumerate(events)
     ]
-    return (Group(name, events, fields=[], flat=[], loose=loose),)
+    return (Group(name, events, fields=list(columns), loose=loose),)
 
 
 def _sampled_columns(fields: Sequence[str], values: Sequence[list[Any]]) -> dict[str, Any]:

@@ -25,6 +25,12 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     are known again, and events may be old, for `keep_s`, which is the retention of the raw topics;
     event times may be `ahead_s` ahead of log time. A partition remembers `max_emitters`.
 
+    A window takes `max_samples` of each series; the open windows of a partition hold `max_series`,
+    where a series counts once for each window. Events beyond that become dead letters. Where a
+    partition is full, an emitter may still have its share, `max_series` divided by the emitters
+    that spoke lately, so that one of them costs the others nothing; a partition holds never more than twice
+    `max_series`.
+
     Events are routed to those of `sinks` that take their kind; `routes` names the kinds of a sink
     where the default is not wanted (`wandb=run,observation;loki=log`). `tags` are attached to
     every event. Events of a kind that no sink takes are only counted, or each frame of them becomes
@@ -41,6 +47,8 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: Seconds = 7 * 86_400.0
     ahead_s: Seconds = 86_400.0
     max_emitters: Annotated[int, msgspec.Meta(ge=1)] = 100_000
+    max_samples: Annotated[int, msgspec.Meta(ge=1)] = 100_000
+    max_series: Annotated[int, msgspec.Meta(ge=1)] = 500_000
     sinks: tuple[str, ...] = ("sqlite",)
     routes: dict[str, tuple[Kind, ...]] = {}
     tags: dict[str, str] = {}

@@ -12,8 +12,10 @@ from mlops_events.schemas.errors import ConfigError, DecodeError
 from mlops_events.schemas.events import Origin, RawKind, Stats
 from mlops_events.schemas.frame import Frame, decode_frame
 from mlops_events.schemas.topics import Topics
-from mlops_events.streams.aggregate import EmitterWindows, Place, Rules
+from mlops_events.streams.aggregate import NOTHING, EmitterWindows, Place, Rules, Taken
 from mlops_events.streams.dedupe import SeqRuns
+from mlops_events.streams.finiteness import Turn, tell
+from mlops_events.streams.limits import Over
 from mlops_events.streams.outputs import Output, OutputEncoder, StatsOut
 from mlops_events.streams.settings import StreamSettings
 
@@ -45,6 +47,17 @@ class Counts(msgspec.Struct, array_like=True):
     ahead: int = 0
     malformed: int = 0  # events that could not be read
     late_by_field: int = 0  # routed, but their windows over a field had closed
+    over_limit: int = 0  # dead letters, since windows would hold too much
+    untold: int = 0  # samples that made series not finite, when too many were already
+
+    def note(self, taken: Taken) -> None:
+        """Count what became of a frame's events."""
+        self.late += taken.refused.late
+        self.too_old += taken.refused.too_old
+        self.ahead += taken.refused.ahead
+        self.late_by_field += taken.refused.late_by_field
+        self.over_limit += len(taken.over)
+        self.untold += taken.untold
 
 
 class Totals(Counts, array_like=True):
@@ -132,6 +145,8 @@ class PartitionState:
         self._hold_ns = settings.hold_ns
         self._max_emitters = settings.max_emitters
         self._encode = OutputEncoder(settings, topics=topics, kind=kind, partition=partition)
+        self._encode_log = OutputEncoder(settings, topics=topics, kind="log", partition=partition)
+        self._series = 0
         self._mark: Mark | None = None
         self._unmarked: tuple[int, bytes | None] | None = None
         # Every emitter is in one of the two, the longest unheard first. Those in `_silent` were
@@ -180,6 +195,7 @@ class PartitionState:
         self.counts = packed.counts
         self._mark = packed.mark
         for emitter in packed.emitters:
+            self._series += emitter.windows.series
             if emitter.windows.are_open or not self._is_silent(emitter):
                 self._live[emitter.id] = emitter
             else:
@@ -249,24 +265,30 @@ class PartitionState:
             self._encode.reject(frame, reject, offset=offset, log_ns=self.log_ns)
             for reject in frame.rejects
         ]
-        outputs += self._encode.frame(frame) or self._encode.unrouted(
-            frame, offset=offset, log_ns=self.log_ns
+        windows, total = emitter.windows, self._series
+        self._series -= windows.series
+        taken = windows.take(
+            frame, log_ns=self.log_ns, rules=self._rules, total=total, live=len(self._live)
         )
-        refused = emitter.windows.take(frame, log_ns=self.log_ns, rules=self._rules)
+        only = self._leave_out(frame, taken.over, offset, outputs) if taken.over else None
+        outputs += self._encode.frame(frame, only=only) or self._encode.unrouted(
+            frame, offset=offset, log_ns=self.log_ns, only=only
+        )
         for counts in (emitter.counts, self.counts):
             counts.frames += 1
             counts.events += len(frame) + len(frame.rejects)
             counts.malformed += len(frame.rejects)
-            counts.late += refused.late
-            counts.too_old += refused.too_old
-            counts.ahead += refused.ahead
-            counts.late_by_field += refused.late_by_field
+            if taken is not NOTHING:
+                counts.note(taken)
+        if taken.turns:
+            self._tell(frame, taken.turns, outputs)
         emitter.accepted = max(emitter.accepted, frame.accepted)
         emitter.dropped = max(emitter.dropped, frame.dropped)
-        stats = emitter.windows.close_passed(self._rules)
+        stats = windows.close_passed(self._rules)
         if frame.end:
             emitter.end = frame.seq
-            stats += emitter.windows.close_all(self._rules, closed_by="end")
+            stats += windows.close_all(self._rules, closed_by="end")
+        self._series += windows.series
         self._publish(emitter, stats, outputs)
         return outputs
 
@@ -340,6 +362,32 @@ class PartitionState:
         self._live.move_to_end(name)
         return emitter
 
+    def _leave_out(
+        self, frame: Frame, over: Sequence[Over], offset: int, outputs: list[Output]
+    ) -> list[int]:
+        """Put out dead letters of events that are too much; return the indices of the others."""
+        places = {id(e): i for i, e in zip(frame.indices, frame.items, strict=True)}
+        for reason in dict.fromkeys(one.reason for one in over):
+            some = [one for one in over if one.reason == reason]
+            outputs.append(
+                self._encode.over(
+                    frame,
+                    [places.pop(id(one.event)) for one in some],
+                    offset=offset,
+                    log_ns=self.log_ns,
+                    reason=reason,
+                    message=some[0].message,
+                )
+            )
+        return list(places.values())
+
+    def _tell(self, frame: Frame, turns: Sequence[Turn], outputs: list[Output]) -> None:
+        """Put out a line of log for each series that is not finite any more, or is again."""
+        places = {id(e): i for i, e in zip(frame.indices, frame.items, strict=True)}
+        for turn in turns:
+            said = tell(turn, frame, places[id(turn.event)])
+            outputs += self._encode_log.frame(said.frame())
+
     def _make_room(self, outputs: list[Output]) -> None:
         """Forget the emitter that was unheard for longest."""
         _, emitter = (self._silent or self._live).popitem(last=False)
@@ -347,6 +395,7 @@ class PartitionState:
         self.counts.forgotten += 1
 
     def _close(self, emitter: Emitter, outputs: list[Output]) -> None:
+        self._series -= emitter.windows.series
         stats = emitter.windows.close_all(self._rules, closed_by="hold")
         self._publish(emitter, stats, outputs)
 
