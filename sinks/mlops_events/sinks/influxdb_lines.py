@@ -163,19 +163,20 @@ class Renderer:
         frame = record.frame
         common = self._tags.common(frame.origin, frame.tags)
         spread = crc32(frame.emitter) % _NS_PER_MS
-        heads: dict[str, str] = {}
+        known: dict[tuple[str, str, int, bool], tuple[str, str]] = {}
         for position, stats in enumerate(frame.stats):
             if only is not None and position not in only:
                 continue
             try:
-                name = window_name(stats)
-                measurement = measurement_name(name)
-                if name not in heads:
-                    heads[name] = head(measurement, common.tags)
+                windows = (stats.name, stats.by, stats.size, stats.nodes is None)
+                if windows not in known:
+                    measurement = measurement_name(window_name(stats))
+                    known[windows] = measurement, head(measurement, common.tags)
+                measurement, beginning = known[windows]
                 fields = {**common.fields, **_figures(stats)}
                 # A window over a field has no time: its start is written as milliseconds since 1970.
                 start = stats.start if stats.by == "time" else stats.start * _NS_PER_MS
-                text = f"{heads[name]} {self._fields(measurement, fields, common.taken)}"
+                text = f"{beginning} {self._fields(measurement, fields, common.taken)}"
                 lines.append((at(text, start + spread), record, position))
             except _BAD as error:
                 self._refuse(record, position, _reason(error), str(error))
@@ -190,23 +191,43 @@ class Renderer:
         """
         found: dict[str, str] = {}
         odd: list[str] = []
-        for name, value in flatten(values.items()):
-            if not is_finite(value):
-                odd.append(f"{name}={name_of_number(value)}")
-                continue
-            key = field_key(name, taken)
-            while key in found:
-                key += "_"
-            kind = self._types.type_of(measurement, key, value)
-            try:
-                found[key] = encode(value, kind)
-            except ConflictError as error:
-                raise ConflictError(f"field {name!r} of {measurement!r}: {error}") from error
+        types = self._types.of(measurement)
+        for name, value in values.items():
+            cls = value.__class__
+            if (cls is float and value - value == 0.0) or cls is int:
+                key = field_key(name, taken)
+                if types.get(key) == "float" and key not in found:
+                    found[key] = repr(value)
+                    continue
+            self._add(measurement, name, value, taken, found, odd)
         if odd:
             found["non_finite"] = string(" ".join(odd))
         if not found:
             found["empty"] = "true"  # a point needs a field
         return ",".join(f"{key}={text}" for key, text in found.items())
+
+    def _add(
+        self,
+        measurement: str,
+        name: str,
+        value: Any,
+        taken: frozenset[str],
+        found: dict[str, str],
+        odd: list[str],
+    ) -> None:
+        """Add the fields that any value is, and what is not finite in it."""
+        for inner, scalar in flatten(((name, value),)):
+            if not is_finite(scalar):
+                odd.append(f"{inner}={name_of_number(scalar)}")
+                continue
+            key = field_key(inner, taken)
+            while key in found:
+                key += "_"
+            kind = self._types.type_of(measurement, key, scalar)
+            try:
+                found[key] = encode(scalar, kind)
+            except ConflictError as error:
+                raise ConflictError(f"field {inner!r} of {measurement!r}: {error}") from error
 
 
 _BAD: Final = (ConflictError, TooLongError, TypeError, RecursionError, OverflowError)

@@ -52,6 +52,8 @@ class InfluxDBSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
 
     def __post_init__(self) -> None:
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url begins with http:// or https://; found {self.url!r}")
         for name in self.tags:
             if is_step_like(name) or name in _UNBOUNDED:
                 raise ValueError(

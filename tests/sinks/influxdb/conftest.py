@@ -12,6 +12,7 @@ import gzip
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -110,7 +111,8 @@ class StrictInfluxDB:
 
     Both know a token, an organisation and a bucket, answer a body that is too large with 413, and keep
     one point for (measurement, tags, time); lines with the text `unparsable` they cannot parse,
-    and a body with the text `hopeless` is refused without a word about the line. Version 2 stores nothing of a body with a line that it
+    and a body with the text `hopeless` is refused without a word about the line. `delay_s` is
+    how long an answer takes. Version 2 stores nothing of a body with a line that it
     cannot parse (400), and all but the offending points if a type or the retention is violated (422).
     Version 3 stores all good lines and names the others by number (400).
     """
@@ -125,6 +127,7 @@ class StrictInfluxDB:
         self.types: dict[tuple[str, str], str] = {}
         self.unparsable = ""
         self.hopeless = ""
+        self.delay_s = 0.0
         self.script: list[Scripted] = []
         self.posts = 0
         self.encodings: list[str] = []
@@ -137,7 +140,10 @@ class StrictInfluxDB:
         scripted = self.script.pop(0) if self.script else None
         if scripted is not None and not scripted.stores:
             return scripted.status, scripted.text, scripted.headers
+        delay_s = self.delay_s
         status, text = self._take(dict(parse_qsl(path.partition("?")[2])), headers, body)
+        if delay_s:
+            time.sleep(delay_s)
         if scripted is not None:
             return scripted.status, scripted.text, scripted.headers
         return status, text, {}

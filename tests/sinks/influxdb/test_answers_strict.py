@@ -162,6 +162,29 @@ async def test_a_write_that_was_stored_without_an_answer_is_the_same_point_again
     assert len(strict_influxdb.points) == 2
 
 
+async def test_a_write_that_took_too_long_is_the_same_point_again(
+    strict_influxdb: Any, strict_sink: Any, observed: Any
+) -> None:
+    """A slow server has stored what it was given up for; it is quick again later."""
+    sink = strict_sink(timeout_s=0.3)
+    await sink.open()
+    strict_influxdb.delay_s = 2.0
+    batch = observed({"v": 1}, {"v": 2})
+    with pytest.raises(SinkUnavailable, match="timed out"):
+        await sink.write(batch)
+    strict_influxdb.delay_s = 0.0
+    while True:
+        try:
+            assert not await sink.write(batch)
+        except SinkUnavailable:  # on a busy machine a third of a second is not long
+            continue
+        break
+    await sink.close()
+
+    assert len(strict_influxdb.points) == 2
+    assert strict_influxdb.posts >= 2
+
+
 async def test_a_server_that_cannot_unpack_requests_gets_plain_ones(
     strict_influxdb: Any, strict_sink: Any, scripted: Any, observed: Any
 ) -> None:

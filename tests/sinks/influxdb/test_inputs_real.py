@@ -271,16 +271,35 @@ async def test_nested_values_are_flattened_on_a_real_1x(
 async def test_rows_of_a_table_are_written_like_any_others_on_a_real_1x(
     influxdb: Any, sink: InfluxDBSink
 ) -> None:
-    """Series with tags, rows with tags of their own, steps, values of every type."""
-    series = [Series(0, "training", ["loss", "ok", "note"], {"device": "cuda:0", "shard": 4})]
+    """Series with tags, rows with tags of their own, steps, values of every type, odd names."""
+    series = [
+        Series(0, "training", ["loss", "ok", "note"], {"device": "cuda:0", "shard": 4}),
+        Series(1, "system", ["cpu%s", "a b"]),
+        Series(2, "nothing", []),
+        Series(3, "stepped", ["step", "loss"]),
+    ]
+    more: list[Row] = []
+    for k in range(3):
+        more.append(Row(1, TS + k, k, [0.1 + k, -1e-07 * k]))
+        more.append(Row(2, TS + k, None, []))
+        more.append(Row(3, TS + k, 70 + k, [k, 0.5]))
     rows = [
         Row(0, TS, 5, [1.5, True, "a"]),
         Row(0, TS + 10**9, None, [2, False, "b"]),
         Row(0, TS + 2 * 10**9, 7, [None, None, "c"], {"device": "cuda:1", "window": 3}),
     ]
-    refused = await sink.write(Batch([frame_record(rows, series=series)]))
+    refused = await sink.write(Batch([frame_record([*rows, *more], series=series)]))
 
     assert not refused
+    systems = influxdb.query('SELECT "cpu%s", "a b", step FROM system')
+    assert [list(row.values())[2:] for row in systems] == [
+        [0.1, 0, 0],
+        [1.1, -1e-07, 1],
+        [2.1, -2e-07, 2],
+    ]
+    assert len(influxdb.query("SELECT * FROM nothing")) == 3
+    steps = influxdb.query("SELECT step FROM stepped")
+    assert [row["step"] for row in steps] == [0, 1, 2]
     rows_found = influxdb.query(
         'SELECT loss, ok, note, step, device, "shard", window FROM training'
     )
