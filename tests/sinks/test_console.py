@@ -133,3 +133,21 @@ def test_any_time_can_be_shown(ts: int) -> None:
     (envelope,) = Batch([frame_record([Free(ts, None, "a", {})])])
 
     assert render_one(envelope)
+
+
+def test_a_window_over_a_field_says_which_values_it_has() -> None:
+    """There is no time to be shown."""
+    stats = Stats(
+        kind="observation",
+        name="training",
+        field="loss",
+        start=200,
+        size=100,
+        revision=1,
+        final=True,
+        count=1,
+        mean=2.0,
+        by="global_step",
+    )
+
+    assert "training[global_step=200+100].loss mean=2" in lines(Batch([stats_record([stats])]))[0]

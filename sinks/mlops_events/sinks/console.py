@@ -103,8 +103,12 @@ def render(envelope: Envelope, *, color: bool = False) -> str:
         kind, ts, what = "run", event.ts, f"run {event.state}"
         values = _pairs({"status": event.status} if event.status else event.config)
     elif isinstance(event, Stats):
-        kind, ts = "stats", event.start if event.by == "time" else 0
-        what = f"{event.name}_{event.size // 10**9}s.{event.field}"
+        over_time = event.by == "time"
+        kind, ts = "stats", event.start if over_time else 0
+        window = (
+            f"_{event.size // 10**9}s" if over_time else f"[{event.by}={event.start}+{event.size}]"
+        )
+        what = f"{event.name}{window}.{event.field}"
         values = _pairs(_figures(event, envelope))
         values += "" if event.final or event.nodes is not None else " (open)"
     else:

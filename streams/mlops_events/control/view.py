@@ -133,7 +133,7 @@ def lines(before: Moment | None, now: Moment, rates: Mapping[str, float]) -> Ite
     if before is not None and snapshot.windows != before.snapshot.windows:
         stats = snapshot.windows[0].stats
         yield (
-            f"          {_time(stats.start)} {_clean(node(snapshot.windows[0].origin))}"
+            f"          {_clean(_start(stats))} {_clean(node(snapshot.windows[0].origin))}"
             f" {_clean(f'{stats.name}.{stats.field}')} n={stats.count} mean={_number(stats.mean)}"
             f" min={_number(stats.min)} max={_number(stats.max)} median={_number(stats.median)}"
         )
@@ -246,7 +246,7 @@ def _windows(windows: Sequence[StoredStats]) -> Table:
         table.add_row(
             _text(f"{stats.name}.{stats.field}"),
             _text(node(window.origin)),
-            f"{_time(stats.start)} +{stats.size / 1e9:g} s",
+            _text(_window(stats)),
             str(stats.count),
             *map(_number, (stats.mean, stats.min, stats.max, stats.median)),
             str(stats.nonfinite or ""),
@@ -254,6 +254,15 @@ def _windows(windows: Sequence[StoredStats]) -> Table:
     if not windows:
         table.add_row("the first window is still open", *[""] * 8)
     return table
+
+
+def _window(stats: Stats) -> str:
+    size = f"{stats.size / 1e9:g} s" if stats.by == "time" else str(stats.size)
+    return f"{_start(stats)} +{size}"
+
+
+def _start(stats: Stats) -> str:
+    return _time(stats.start) if stats.by == "time" else f"{stats.by} {stats.start}"
 
 
 def _logs(logs: Sequence[tuple[StoredEvent, Log]]) -> Table:

@@ -232,6 +232,10 @@ class EmitterWindows(msgspec.Struct, array_like=True):
             times = [item.ts for item in items]
             first, last = min(times), max(times)
         groups = group_events(items, frame, rules.kind)
+        if refused is NOTHING.refused and self._take_table(
+            groups, first, last, frame, rules, total
+        ):
+            return NOTHING
         late: set[int] = set()
         parts = self._sort(groups, items, frame, (first, last), rules, late)
         over, turns, untold = NOTHING.over, NOTHING.turns, 0
@@ -256,6 +260,37 @@ class EmitterWindows(msgspec.Struct, array_like=True):
         if over or turns or untold or refused is not NOTHING.refused:
             return Taken(refused, over, turns, untold)
         return NOTHING
+
+    def _take_table(
+        self,
+        groups: Sequence[Group],
+        first: int,
+        last: int,
+        frame: Frame,
+        rules: Rules,
+        total: int,
+    ) -> bool:
+        """Take what nearly all frames are, a table for one open window; return whether it was so."""
+        if len(groups) != 1 or len(rules.by) != 1 or self.bad:
+            return False
+        (by,), (group,), (windows,) = rules.by, groups, self.each
+        start = first // by.size * by.size
+        window = windows.open.get(start)
+        cell = None if window is None else window.get(group.name)
+        if (
+            window is None
+            or cell is None
+            or by.name != TIME
+            or group.loose is not None
+            or last >= start + by.size
+            or cell.most + len(group.events) > rules.limits.max_samples
+            or total + group.width > rules.limits.max_series
+        ):
+            return False
+        self.series += group.add_to(window, frame.seq)
+        self.newest = max(self.newest, last)
+        windows.watermark = max(windows.watermark, last - rules.lateness)
+        return True
 
     def _sort(
         self,

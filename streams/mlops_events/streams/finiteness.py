@@ -9,7 +9,7 @@ import msgspec
 from mlops_events.schemas.events import Log
 from mlops_events.schemas.frame import Frame
 from mlops_events.streams.derived import DerivedLog, derive_emitter
-from mlops_events.streams.sampling import Group, Sample
+from mlops_events.streams.sampling import Group
 
 __all__ = ["LOGGER", "MAX_BAD", "Bad", "SeriesName", "Turn", "find_turns", "tell"]
 
@@ -46,7 +46,8 @@ class _Ordered(NamedTuple):
     ts: int
     place: int
     series: SeriesName
-    sample: Sample
+    event: Any
+    numbers: Sequence[float]
 
 
 def find_turns(
@@ -67,30 +68,30 @@ def find_turns(
         places: returns where each event stands in the frame, by the id of the object.
         last_finite: returns the newest sample of a series, before this frame and up to a time.
     """
-    new = {(group.name, s.field) for group in groups for s in group.not_finite()}
+    new = {(group.name, field) for group in groups for _, field, _ in group.not_finite()}
     if not new and not bad:
         return [], 0
     where = places()
     ordered = [
-        _Ordered(sample.event.ts, where[id(sample.event)], series, sample)
+        _Ordered(event.ts, where[id(event)], series, event, numbers)
         for group in groups
         for series in group.series()
         if series in new or series in bad
-        for sample in group.column(series[1])
+        for event, _, numbers in group.column(series[1])
     ]
     ordered.sort(key=lambda one: one[:2])
     turns: list[Turn] = []
     finite: dict[SeriesName, float] = {}
     untold = 0
-    for ts, _, series, sample in ordered:
+    for ts, _, series, event, numbers in ordered:
         known = bad.get(series)
-        value = next((n for n in sample.numbers if not isfinite(n)), None)
+        value = next((n for n in numbers if not isfinite(n)), None)
         if value is None:
-            finite[series] = float(sample.numbers[-1])
+            finite[series] = float(numbers[-1])
             if known is not None and ts - known.newest >= _RECOVERED_NS:
                 del bad[series]
                 turns.append(
-                    Turn(sample.event, *series, "finite again", finite[series], known.last_finite)
+                    Turn(event, *series, "finite again", finite[series], known.last_finite)
                 )
         elif known is not None:
             known.newest = max(known.newest, ts)
@@ -99,7 +100,7 @@ def find_turns(
         else:
             before = finite[series] if series in finite else last_finite(series, ts)
             bad[series] = Bad(ts, before)
-            turns.append(Turn(sample.event, *series, "not finite", value, before))
+            turns.append(Turn(event, *series, "not finite", value, before))
     return turns, untold
 
 

@@ -116,11 +116,11 @@ def find_over(
     for _, by, start, window, groups in parts:
         for group in groups:
             cell = window.get(group.name)
-            for sample in group.samples():
-                series = _Series(by, start, group.name, sample.field)
+            for event, field, numbers in group.samples():
+                series = _Series(by, start, group.name, field)
                 if series not in counts:
-                    counts[series] = 0 if cell is None else cell.count(sample.field)
-                wanted[id(sample.event)].append((series, len(sample.numbers)))
+                    counts[series] = 0 if cell is None else cell.count(field)
+                wanted[id(event)].append((series, len(numbers)))
     room = held.room(limits.max_series)
     over: list[Over] = []
     for item in items:

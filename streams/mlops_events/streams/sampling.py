@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from itertools import chain
 from math import isfinite
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from mlops_events.schemas.catalog import is_step_like
 from mlops_events.schemas.events import Profile, RawKind
@@ -23,12 +23,8 @@ Window: TypeAlias = dict[str, Cell]
 _NUMBERS: Final = frozenset((float, int))
 
 
-class Sample(NamedTuple):
-    """The numbers of one field of one event."""
-
-    event: Any
-    field: str
-    numbers: Sequence[float]
+Sample: TypeAlias = tuple[Any, str, Sequence[float]]
+"""An event, one of its fields, and the numbers in it; a plain tuple, since there are many."""
 
 
 class Group:
@@ -84,7 +80,9 @@ class Group:
         if self.loose is None:
             return len(self.events)
         if self._most < 0:
-            self._most = sum(max((len(s.numbers) for s in one), default=0) for one in self.loose)
+            self._most = sum(
+                max([len(numbers) for _, _, numbers in one], default=0) for one in self.loose
+            )
         return self._most
 
     def series(self) -> list[tuple[str, str]]:
@@ -96,11 +94,11 @@ class Group:
     def column(self, field: str) -> Iterator[Sample]:
         """Yield the samples of one of the fields."""
         if self.loose is not None:
-            yield from (s for s in chain.from_iterable(self.loose) if s.field == field)
+            yield from (s for s in chain.from_iterable(self.loose) if s[1] == field)
             return
         numbers = self._flat[self._fields.index(field) :: len(self._fields)]
         for event, number in zip(self.events, numbers, strict=True):
-            yield Sample(event, field, (number,))
+            yield event, field, (number,)
 
     def samples(self) -> Iterator[Sample]:
         """Yield all samples."""
@@ -109,8 +107,12 @@ class Group:
 
     def not_finite(self) -> Iterator[Sample]:
         """Yield the samples with a number that is NaN or infinite."""
-        for sample in chain.from_iterable(self.loose or ()):
-            if not all(map(isfinite, sample.numbers)):
+        if self.loose is None:
+            return
+        if all_finite([n for one in self.loose for _, _, numbers in one for n in numbers]):
+            return
+        for sample in chain.from_iterable(self.loose):
+            if not all(map(isfinite, sample[2])):
                 yield sample
 
     def add_to(self, window: Window, seq: int) -> int:
@@ -146,11 +148,10 @@ class Group:
 
     def _add_loose(self, cell: Cell | None, window: Window, seq: int) -> int:
         absent = [f for f in self._fields if cell is None or not cell.has(f)]
-        for sample in chain.from_iterable(self.loose or ()):
-            event = sample.event
+        for event, field, numbers in chain.from_iterable(self.loose or ()):
             if cell is None:
                 cell = window[self.name] = Cell()
-            cell.add(sample.field, sample.numbers, at=(event.ts, seq), step=event.step)
+            cell.add(field, numbers, at=(event.ts, seq), step=event.step)
         if cell is None:
             return 0
         cell.most += self.most
@@ -229,7 +230,7 @@ def _grouped(
         return (Group(name, events, fields=list(columns), flat=flat),)
     loose = [
         [
-            Sample(event, field, numbers)
+            (event, field, numbers)
             for field, column in columns.items()
             if (numbers := _numbers(column[k]))
         ]
