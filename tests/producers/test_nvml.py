@@ -101,6 +101,19 @@ class TestHealthy:
         assert nvml.calls("name") == nvml.calls("handle") == nvml.calls("pci") == 1
         assert nvml.calls("memory") == 5
 
+    def test_what_hardly_changes_is_asked_once_a_second(
+        self, nvml: Any, opened: Any, clock: Clock
+    ) -> None:
+        """However often all the rest is read."""
+        reader = opened()
+        limits = set()
+        for tenth in range(21):
+            clock.now = tenth / 10
+            limits.add(reader.read()[0].power_limit)
+
+        assert limits == {700}
+        assert nvml.calls("ecc") == nvml.calls("limit") == nvml.calls("width") == 3
+
 
 class TestMissingValues:
     """GPUs and drivers that do not tell all."""

@@ -16,6 +16,8 @@ from mlops_events.schemas.errors import MlopsEventsError
 __all__ = ["GPU", "NVML", "NVMLUnavailableError", "System"]
 
 _LOOK_AGAIN_S: Final = 60.0
+_SELDOM_S: Final = 0.9
+"""What hardly changes, and a driver is slow to tell, is asked once a second at most."""
 # Not for this GPU, not for this user, not in this driver's library: it will not be asked again.
 _NEVER: Final = frozenset((2, 3, 4, 13, 25, 26))
 # Fallen off the bus, to be reset, not found: the handle is of no use any more.
@@ -92,6 +94,8 @@ class _Device:
         self.index = index
         self.handle = handle
         self.still: dict[str, Any] = {}
+        self.seldom: dict[str, Any] = {}
+        self.seldom_at = -_SELDOM_S
         self.never: set[str] = set()
 
 
@@ -173,9 +177,10 @@ class NVML:
         memory = ask(device, "memory", lambda: n.nvmlDeviceGetMemoryInfo(handle))
         used = ask(device, "utilization", lambda: n.nvmlDeviceGetUtilizationRates(handle))
         power = ask(device, "power", lambda: n.nvmlDeviceGetPowerUsage(handle))
-        limit = ask(device, "limit", lambda: n.nvmlDeviceGetEnforcedPowerLimit(handle))
         energy = ask(device, "energy", lambda: n.nvmlDeviceGetTotalEnergyConsumption(handle))
-        mig = ask(device, "mig", lambda: n.nvmlDeviceGetMigMode(handle))
+        if self._clock() - device.seldom_at >= _SELDOM_S:
+            device.seldom_at = self._clock()
+            device.seldom = self._seldom(device)
         reading = GPU(
             index=device.index,
             memory_total=None if memory is None else int(memory.total),
@@ -183,7 +188,6 @@ class NVML:
             memory_free=None if memory is None else int(memory.free),
             temperature=self._temperature(device),
             power=None if power is None else power / 1000,
-            power_limit=None if limit is None else limit / 1000,
             energy=None if energy is None else energy / 1000,
             utilization=None if used is None else int(used.gpu),
             memory_utilization=None if used is None else int(used.memory),
@@ -192,19 +196,8 @@ class NVML:
                 device, "memory_clock", lambda: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_MEM)
             ),
             throttle_reasons=self._reasons(device),
-            ecc_errors=ask(
-                device,
-                "ecc",
-                lambda: n.nvmlDeviceGetTotalEccErrors(
-                    handle, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
-                ),
-            ),
-            pcie_generation=ask(
-                device, "generation", lambda: n.nvmlDeviceGetCurrPcieLinkGeneration(handle)
-            ),
-            pcie_width=ask(device, "width", lambda: n.nvmlDeviceGetCurrPcieLinkWidth(handle)),
-            mig=None if mig is None else bool(mig[0]),
             lost=device.handle is None,
+            **device.seldom,
             **device.still,
         )
         yield reading
@@ -244,6 +237,23 @@ class NVML:
             "compute_capability": None
             if capability is None
             else f"{capability[0]}.{capability[1]}",
+        }
+
+    def _seldom(self, device: _Device) -> dict[str, Any]:
+        n, handle, ask = self._n, device.handle, self._ask
+        limit = ask(device, "limit", lambda: n.nvmlDeviceGetEnforcedPowerLimit(handle))
+        errors, count = n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
+        mig = ask(device, "mig", lambda: n.nvmlDeviceGetMigMode(handle))
+        return {
+            "power_limit": None if limit is None else limit / 1000,
+            "ecc_errors": ask(
+                device, "ecc", lambda: n.nvmlDeviceGetTotalEccErrors(handle, errors, count)
+            ),
+            "pcie_generation": ask(
+                device, "generation", lambda: n.nvmlDeviceGetCurrPcieLinkGeneration(handle)
+            ),
+            "pcie_width": ask(device, "width", lambda: n.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+            "mig": None if mig is None else bool(mig[0]),
         }
 
     def _temperature(self, device: _Device) -> int | None:
