@@ -17,6 +17,10 @@ __all__ = ["WandbCore", "folder_of", "in_time"]
 log = logging.getLogger(__name__)
 
 _FILES_PER_RUN: Final = 8
+"""What a run may take, with what those before it left behind."""
+_FILES_OPEN: Final = 6
+_FILES_ENDED: Final = 3
+_TURNS: Final = 2_000
 _FILES_BESIDE: Final = 150
 _INIT_S: Final = 45.0
 _TEARDOWN_S: Final = 5.0
@@ -27,6 +31,8 @@ class WandbCore:
 
     Nothing can be done without core, and wandb starts it only once: when it has died, the sink's
     process must end.
+
+    `room` runs may be open at a time, and `turns` end within a minute and a half.
 
     Args:
         settings: the sink's.
@@ -40,6 +46,7 @@ class WandbCore:
         self._before: set[int] = set()
         self._lock = threading.Lock()
         self.room = 0
+        self.turns = 0
 
     def start(self) -> None:
         """Get wandb ready; core itself starts with the first run.
@@ -48,8 +55,10 @@ class WandbCore:
             SinkBroken: so few files may be open that not even a few runs can be.
         """
         wanted = self._settings.max_open
-        files = _allow_files(wanted * _FILES_PER_RUN + _FILES_BESIDE)
+        files = _allow_files(wanted * _FILES_PER_RUN + _FILES_BESIDE + _TURNS * _FILES_ENDED)
         self.room = min(wanted, (files - _FILES_BESIDE) // _FILES_PER_RUN)
+        # wandb keeps connections of a run that has ended for a minute and a half
+        self.turns = (files - _FILES_BESIDE - self.room * _FILES_OPEN) // _FILES_ENDED
         if self.room < 1:
             raise SinkBroken(
                 f"only {files} files may be open; a run takes {_FILES_PER_RUN} and wandb "

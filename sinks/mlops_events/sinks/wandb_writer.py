@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -36,6 +36,8 @@ _POLL_S: Final = (0.1, 0.5)
 _SETTLE_S: Final = 10.0
 """How long a run without rows, but with a summary of some, is looked at again."""
 _CLOSE_S: Final = 10.0
+_LINGER_S: Final = 95.0
+"""How long wandb keeps connections of a run that has ended."""
 _REMEMBERED: Final = 100_000
 
 
@@ -47,6 +49,12 @@ class _Group:
         self.events: list[Envelope] = []
         self.rows: list[Row] = []
         self.changes = Changes()
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The place of its last record."""
+        event = self.events[-1]
+        return event.incarnation, event.offset
 
 
 class WandbWriter:
@@ -78,6 +86,8 @@ class WandbWriter:
         self._leaving: dict[str, OpenRun] = {}
         self._gone: dict[str, str] = {}  # runs that take no rows: why
         self._ended: OrderedDict[str, str] = OrderedDict()
+        self._done: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._endings: deque[float] = deque()  # when runs ended whose connections may linger
         self._abandoned = threading.Event()
 
     def open(self) -> None:
@@ -96,10 +106,20 @@ class WandbWriter:
         self._core.check()
         self._replay = batch.replay
         rejected: list[Rejected] = []
-        groups = [group for group in self._groups(batch, rejected) if group.events]
-        room = self._core.room
-        for at in range(0, len(groups), room):
-            rejected += self._write_some(groups[at : at + room])
+        groups = [g for g in self._groups(batch, rejected) if g.events and not self._is_done(g)]
+        end = time.monotonic() + self._settings.confirm_s
+        while groups:
+            some = self._make_room(groups)
+            rejected += self._write_some(some)
+            for group in some:
+                if group.name.key not in self._gone:
+                    self._done[group.name.key] = group.last
+                    self._done.move_to_end(group.name.key)
+            while len(self._done) > _REMEMBERED:
+                self._done.popitem(last=False)
+            groups = groups[len(some) :]
+            if groups and time.monotonic() > end:
+                raise SinkUnavailable(f"{len(groups)} runs of this batch have to wait for a turn")
         return rejected
 
     def abandon(self) -> None:
@@ -151,7 +171,6 @@ class WandbWriter:
 
     def _write_some(self, groups: Sequence[_Group]) -> list[Rejected]:
         """Write as many runs as may be open."""
-        self._make_room(groups)
         refused = [one for some in self._pool.map(self._put, groups) for one in some]
         refused += self._confirm([group for group in groups if group.name.key in self._open])
         ending = [g for g in groups if g.changes.status and g.name.key in self._open]
@@ -323,25 +342,47 @@ class WandbWriter:
         ):
             return False
         self._open.pop(key)
+        self._endings.append(time.monotonic())
         self._ended[key] = status or ""
         if len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
         return True
 
-    def _make_room(self, groups: Sequence[_Group]) -> None:
-        """End the runs that were idle longest, so that those of a batch may be open."""
+    def _is_done(self, group: _Group) -> bool:
+        """Whether all of it was confirmed when the batch came before."""
+        done = self._done.get(group.name.key)
+        return done is not None and done[0] == group.last[0] and group.last <= done
+
+    def _excess(self, groups: Sequence[_Group]) -> int:
+        """How many runs must end before these may be open."""
         wanted = {group.name.key for group in groups}
-        excess = len(wanted | self._open.keys()) - self._core.room
+        return len(wanted | self._open.keys()) - self._core.room
+
+    def _make_room(self, groups: Sequence[_Group]) -> Sequence[_Group]:
+        """End the runs that were idle longest, and return the first groups that may be open now."""
+        now = time.monotonic()
+        while self._endings and now - self._endings[0] > _LINGER_S:
+            self._endings.popleft()
+        may_end = max(0, self._core.turns - len(self._endings))
+        some = list(groups[: self._core.room])
+        while (excess := self._excess(some)) > may_end:
+            some.pop()
+        if not some:
+            time.sleep(_POLL_S[1])
+            return some
+        wanted = {group.name.key for group in some}
         idle = [run for key, run in self._open.items() if key not in wanted][: max(0, excess)]
 
         def finish(run: OpenRun) -> None:
             self._open.pop(run.name.key)
+            self._endings.append(now)
             if not run.finish(
                 crashed=False, within_s=self._settings.finish_s, remove=bool(self._entity())
             ):
                 self._leaving[run.name.key] = run
 
         list(self._pool.map(finish, idle))
+        return some
 
 
 def _row(envelope: Envelope) -> Row | Rejected | None:

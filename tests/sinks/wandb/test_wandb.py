@@ -1,6 +1,7 @@
 """The wandb sink with wandb's own client, against a stand-in for its backend."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -400,3 +401,59 @@ async def test_a_replay_writes_into_runs_of_its_own_once(
 
     assert losses(backend.rows(run_id(replay="r1"))) == [1.0, 2.0, 3.0]
     assert losses(backend.rows(run_id())) == [9.0]
+
+
+PROGRAM = """
+import asyncio, resource, sys
+from pathlib import Path
+
+from mlops_events.schemas.events import Origin
+from mlops_events.schemas.frame import Free
+from mlops_events.schemas.secret import Secret
+from mlops_events.sinks.base import Batch
+from mlops_events.sinks.testing import frame_record
+from mlops_events.sinks.wandb import WandbSettings, WandbSink
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, int(sys.argv[3])))
+    sink = WandbSink(WandbSettings(base_url=sys.argv[1], api_key=Secret("0" * 40),
+                                   folder=Path(sys.argv[2]), transmit_s=1))
+    await sink.open()
+    print(sink._writer._core.room, flush=True)
+    for number in range(int(sys.argv[5])):
+        batch = Batch([
+            frame_record([Free(1, number, "training", {"loss": float(number)})], seq=number,
+                         offset=number * 1000 + uid, origin=Origin(run="llama", role="miner", uid=uid))
+            for uid in range(int(sys.argv[4]))
+        ])
+        assert not await sink.write(batch)
+    await sink.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "files", "room", "rounds"), [(210, 2048, 237, 2), (25, 306, 19, 1)]
+)
+async def test_hundreds_of_runs_fit_into_few_open_files(
+    backend: Any, processes: Any, tmp_path: Path, runs: int, files: int, room: int, rounds: int
+) -> None:
+    """The limit is raised; where that is not allowed, runs take turns, never in silence (row 25)."""
+    sink = processes.start(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        backend.url,
+        tmp_path,
+        str(files),
+        str(runs),
+        str(rounds),
+    )
+    code = await asyncio.to_thread(sink.wait, within=240)
+
+    assert (code, sink.stdout().strip()) == (0, str(room)), sink.stderr()
+    found = backend.runs()
+    assert [losses(found[run_id(uid)]["history"]) for uid in range(runs)] == [
+        [0.0, 1.0][:rounds]
+    ] * runs
