@@ -17,7 +17,7 @@ import msgspec
 from mlops_events.control.embedded import EmbeddedBroker
 from mlops_events.control.folder import UpState, write_state
 from mlops_events.control.ledger import read_ledger
-from mlops_events.control.snapshot import Moment, Watch
+from mlops_events.control.snapshot import Moment, Snapshot, Watch
 from mlops_events.control.supervise import Program, ProgramFailedError, Supervisor
 from mlops_events.control.topics import count_brokers, create_topics
 from mlops_events.control.truth import Truth, WindowRules, give_up_large
@@ -294,9 +294,11 @@ class Up:
 
     async def _show(self) -> None:
         watch = Watch(self._database)
+        looking: asyncio.Task[Snapshot] | None = None
         try:
             while True:
-                snapshot = await asyncio.to_thread(watch.look)
+                looking = asyncio.create_task(asyncio.to_thread(watch.look))
+                snapshot = await asyncio.shield(looking)
                 self._display.show(
                     Moment(
                         elapsed_s=time.monotonic() - self._began,
@@ -311,6 +313,8 @@ class Up:
                     self._display.say("simulated too much to compare all of it at the end")
                 await asyncio.sleep(_SHOW_S)
         finally:
+            if looking is not None:  # SQLite crashes if it is closed while a thread reads
+                await asyncio.wait({looking})
             watch.close()
 
     def _write_state(self) -> None:
