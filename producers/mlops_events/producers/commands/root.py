@@ -27,7 +27,7 @@ def explain(error: typer.BadParameter) -> str:
 
 @app.callback()
 def about() -> None:
-    """Send events from a shell, and simulate nodes that do.
+    """Send events from a shell, simulate nodes that do, and look at this node's GPUs.
 
     Exit codes: 0 the broker has it, 1 it has not, 2 wrong usage. Settings are read from
     MLOPS_EVENTS_* as in a program; options win over them.
