@@ -4,12 +4,15 @@ ROUNDS=20 in the environment kills the sink twenty times instead of three.
 """
 
 import asyncio
+import http.client
 import os
 import random
 import signal
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -116,7 +119,9 @@ class Nodes:
 class SinkProcess:
     """The influxdb sink as a process that is started again."""
 
-    def __init__(self, nodes: Nodes, influxdb: Any, processes: Any, until: Any) -> None:
+    def __init__(
+        self, nodes: Nodes, influxdb: Any, processes: Any, until: Any, url: str = ""
+    ) -> None:
         self.nodes = nodes
         self.influxdb = influxdb
         self.user = influxdb.database
@@ -125,7 +130,7 @@ class SinkProcess:
         self._env = {
             "MLOPS_EVENTS_KAFKA_BROKERS": nodes.kafka.brokers,
             "MLOPS_EVENTS_KAFKA_PREFIX": nodes.kafka.prefix,
-            "INFLUXDB_URL": influxdb.url,
+            "INFLUXDB_URL": url or influxdb.url,
             "INFLUXDB_TOKEN": f"{self.user}:pw",
             "INFLUXDB_DATABASE": influxdb.database,
             "MLOPS_EVENTS_INFLUXDB_TIMEOUT_S": "2",
@@ -180,15 +185,83 @@ class SinkProcess:
         assert [row["sum"] for row in steps] == [self.nodes.frames * sum(range(EVENTS))] * 4
 
 
+class Gateway:
+    """Stands before the server, as a load balancer does, and spoils answers.
+
+    `mode` is 0 to pass everything on, a status to answer with instead, or -1 to pass it on and to
+    answer when nobody waits any more.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.mode = 0
+        self.spoilt = 0
+        gateway = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                mode = gateway.mode
+                gateway.spoilt += mode != 0
+                status, data = (mode, b"busy") if mode > 0 else self.forward(body)
+                if mode < 0:
+                    time.sleep(3)  # the sink waits for two
+                self.send_response(status)
+                if status == 429:
+                    self.send_header("Retry-After", "1")
+                if status != 204:
+                    self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if status != 204:
+                    self.wfile.write(data)
+
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def forward(self, body: bytes) -> tuple[int, bytes]:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                connection.request(self.command, self.path, body, dict(self.headers))
+                answer = connection.getresponse()
+                try:
+                    return answer.status, answer.read()
+                finally:
+                    connection.close()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
 @pytest.fixture
-async def sink(
-    kafka: str, prefix: str, influxdb: Any, processes: Any, until: Any
-) -> AsyncIterator[SinkProcess]:
-    """Return a sink under way, with nodes that send to it."""
+def gateway(influxdb: Any) -> Iterator[Gateway]:
+    """Run a gateway before the test's server."""
+    gateway = Gateway(influxdb.server.port)
+    gateway.server.daemon_threads = True
+    gateway.server.block_on_close = False
+    thread = threading.Thread(target=gateway.server.serve_forever, args=(0.05,))
+    thread.start()
+    yield gateway
+    gateway.server.shutdown()
+    gateway.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+async def nodes(kafka: str, prefix: str) -> AsyncIterator[Nodes]:
+    """Return emitters under way."""
     nodes = Nodes(KafkaSettings(brokers=kafka, prefix=prefix))
     await nodes.start()
-    yield SinkProcess(nodes, influxdb, processes, until)
+    yield nodes
     await nodes.end()
+
+
+@pytest.fixture
+def sink(nodes: Nodes, influxdb: Any, processes: Any, until: Any) -> SinkProcess:
+    """Return a sink under way."""
+    return SinkProcess(nodes, influxdb, processes, until)
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)
@@ -223,3 +296,17 @@ async def test_a_server_that_died_hung_and_lost_its_rights_gets_everything_once(
 
     await sink.check()
     assert sink.process.pid == pid
+
+
+async def test_bad_answers_under_load_delay_everything_and_change_nothing(
+    nodes: Nodes, gateway: Gateway, influxdb: Any, processes: Any, until: Any
+) -> None:
+    """429, 500, 503, a 200 that stored nothing, an answer that comes too late: each a few times."""
+    sink = SinkProcess(nodes, influxdb, processes, until, url=gateway.url)
+    for mode in (429, 500, 503, 200, -1):
+        await sink.until_more(100)
+        gateway.mode, before = mode, gateway.spoilt
+        await until(lambda: gateway.spoilt >= before + 3)  # noqa: B023 - awaited at once
+        gateway.mode = 0
+
+    await sink.check()
