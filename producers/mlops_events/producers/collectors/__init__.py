@@ -1,4 +1,9 @@
 """What a node tells of itself: the machine, its GPUs, the memory that torch holds.
 
-Nothing here is imported before somebody asks for it; psutil and pynvml not before their thread runs.
+Neither psutil nor pynvml is imported before a collector's thread runs.
 """
+
+from mlops_events.producers.collectors.series import Collectors
+from mlops_events.producers.collectors.shared import latest
+
+__all__ = ["Collectors", "latest"]
