@@ -37,11 +37,10 @@ class InfluxDBSink:
     async def check(self) -> None:
         """Ask the server whether it would take points in this bucket, with this token."""
         client = Client(self._settings)
-        with ThreadPoolExecutor(1) as thread:
-            try:
-                await asyncio.get_running_loop().run_in_executor(thread, client.check)
-            finally:
-                client.close()
+        try:
+            await asyncio.to_thread(client.check)
+        finally:
+            client.close()
 
     async def open(self) -> None:
         """Get ready, and learn the types that fields have."""

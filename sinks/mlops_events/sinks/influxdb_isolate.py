@@ -70,11 +70,10 @@ class Isolator:
         self._learnt.clear()
         self._bad.clear()
         self._all.clear()
-        waiting = _in_posts(lines)
-        waiting.reverse()
+        waiting = [(post, False) for post in reversed(_in_posts(lines))]
         while waiting:
-            some = waiting.pop()
-            if self._bad:
+            some, suspected = waiting.pop()
+            if suspected and self._bad:
                 some = self._not_condemned(some)
             if not some:
                 continue
@@ -84,11 +83,11 @@ class Isolator:
             if answer.verdict is Verdict.REFUSED:
                 rest = self._sort_out(some, answer)
                 if rest is not None:
-                    waiting.append(rest)
+                    waiting.append((rest, True))
                     continue
             if len(some) > 1:
                 middle = len(some) // 2
-                waiting += [some[middle:], some[:middle]]
+                waiting += [(some[middle:], True), (some[:middle], True)]
             elif answer.verdict is Verdict.LARGE:
                 self._refuse(
                     *some[0][1:], "too_large", f"{len(some[0][0])} characters are too much"
