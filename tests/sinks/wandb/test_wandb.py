@@ -19,6 +19,9 @@ from mlops_events.sinks.wandb import WandbSink
 from mlops_events.sinks.wandb_names import name_run
 from mlops_events.sinks.wandb_settings import WandbSettings
 
+# wandb's threads that ask its killed process for news end with an exception some seconds later
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
 TS = 1_700_000_000_000_000_000
 
 
