@@ -66,14 +66,30 @@ def test_module_names_what_is_public(name: str) -> None:
 
 @pytest.mark.parametrize("name", INITS)
 def test_package_exports_what_it_imports_and_does_nothing_else(name: str) -> None:
-    """An __init__.py holds imports and __all__, and the two agree."""
+    """An __init__.py holds imports and __all__, and the two agree. What costs much to import comes
+    by `__getattr__` when it is asked for, and is imported for type checkers only."""
     body = ast.parse(INITS[name].read_text()).body[1:]  # after the docstring
-    imports = [s for s in body if isinstance(s, ast.ImportFrom)]
-    names = {a.asname or a.name for s in imports for a in s.names}
-    others = [ast.unparse(s) for s in body if s not in imports]
+    later = [s for s in body if isinstance(s, ast.If)]
+    imports = [s for s in body if isinstance(s, ast.ImportFrom) and s.module != "typing"]
+    typed = [s for block in later for s in block.body if isinstance(s, ast.ImportFrom)]
+    names = {a.asname or a.name for s in (*imports, *typed) for a in s.names}
+    others = [
+        ast.unparse(s)
+        for s in body
+        if s not in later and not isinstance(s, ast.ImportFrom) and not _is_lazy(s)
+    ]
 
     assert names == set(importlib.import_module(name).__all__)
     assert all(text.startswith("__all__") for text in others)
+    assert [ast.unparse(block.test) for block in later] in ([], ["TYPE_CHECKING"])
+    assert all(len(block.body) == sum(s in block.body for s in typed) for block in later)
+
+
+def _is_lazy(statement: ast.stmt) -> bool:
+    """Whether a statement is what names that come later need: where they are, and what gets them."""
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name == "__getattr__"
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_LATER"
 
 
 # --- what is installed ------------------------------------------------------------------------
