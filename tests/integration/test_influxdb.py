@@ -1,6 +1,7 @@
 """The influxdb sink as a process: a real Kafka, a real InfluxDB 1.x, and deaths of both ends.
 
-ROUNDS=20 in the environment kills the sink twenty times instead of three.
+ROUNDS=20 in the environment kills the sink twenty times instead of three, FAULT_S=60 keeps each fault up
+for a minute instead of for a few failed writes.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from mlops_events.schemas.topics import origin_key, raw_headers, stats_headers, 
 from mlops_events.schemas.values import ENCODER
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
+FAULT_S = float(os.environ.get("FAULT_S", "0"))
 EVENTS = 50
 SINK = """
 import sys
@@ -275,6 +277,7 @@ async def test_kills_of_the_sink_lose_nothing_and_write_nothing_twice(sink: Sink
     await sink.check()
 
 
+@pytest.mark.timeout(300 + 6 * FAULT_S)
 async def test_a_server_that_died_hung_and_lost_its_rights_gets_everything_once(
     sink: SinkProcess, influxdb: Any, until: Any
 ) -> None:
@@ -283,14 +286,17 @@ async def test_a_server_that_died_hung_and_lost_its_rights_gets_everything_once(
     await sink.until_more(300)
     influxdb.kill()
     await until(lambda: "no answer from" in sink.process.stderr())
+    await asyncio.sleep(FAULT_S)
     influxdb.start()
     await sink.until_more(300)
     influxdb.freeze()
     await until(lambda: "timed out" in sink.process.stderr())
+    await asyncio.sleep(FAULT_S)
     influxdb.thaw()
     await sink.until_more(300)
     influxdb.query(f'REVOKE ALL ON "{influxdb.database}" FROM {sink.user}')
     await until(lambda: "answered 403" in sink.process.stderr())
+    await asyncio.sleep(FAULT_S)
     influxdb.query(f'GRANT ALL ON "{influxdb.database}" TO {sink.user}')
     await sink.until_more(300)
 
@@ -298,6 +304,7 @@ async def test_a_server_that_died_hung_and_lost_its_rights_gets_everything_once(
     assert sink.process.pid == pid
 
 
+@pytest.mark.timeout(300 + 10 * FAULT_S)
 async def test_bad_answers_under_load_delay_everything_and_change_nothing(
     nodes: Nodes, gateway: Gateway, influxdb: Any, processes: Any, until: Any
 ) -> None:
@@ -307,6 +314,7 @@ async def test_bad_answers_under_load_delay_everything_and_change_nothing(
         await sink.until_more(100)
         gateway.mode, before = mode, gateway.spoilt
         await until(lambda: gateway.spoilt >= before + 3)  # noqa: B023 - awaited at once
+        await asyncio.sleep(FAULT_S)
         gateway.mode = 0
 
     await sink.check()
