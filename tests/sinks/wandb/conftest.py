@@ -10,6 +10,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def _no_wandb_outlives_a_test(until: Any) -> Iterator[None]:
     """See that wandb's process ends with the test."""
     yield
     until.sync(lambda: not _cores(), within=20)
+    until.sync(lambda: not any(t.name == "NetStatThr" for t in threading.enumerate()), within=30)
     for thing in gc.get_objects():  # wandb does not ask how a process ended that was killed
         if isinstance(thing, subprocess.Popen) and "wandb" in str(thing.args):
             thing.wait(20)
