@@ -243,7 +243,7 @@ async def test_missing_topics_are_faults(lab: Lab) -> None:
 
 
 async def test_partitions_that_were_added_everywhere_are_refused_by_their_checkpoints(
-    lab: Lab,
+    lab: Lab, until: Any
 ) -> None:
     """All topics agree, but the state was kept for other partitions."""
     await lab.checkpoint(lab.state())
@@ -251,9 +251,14 @@ async def test_partitions_that_were_added_everywhere_are_refused_by_their_checkp
         topic: NewPartitions(PARTITIONS + 2) for topic in [*lab.topics.raws, lab.topics.checkpoints]
     }
     await lab.admin.create_partitions(more)
-    found = await check(lab.kafka, group=f"{lab.kafka.prefix}.stream", sinks=["console"])
+
+    async def serious() -> list[Any]:
+        """The broker may tell of the new partitions a moment later."""
+        found = await check(lab.kafka, group=f"{lab.kafka.prefix}.stream", sinks=["console"])
+        return [fault for fault in found.faults if fault.serious]
+
+    (fault,) = await until(serious)
     code, _, said = await lab.run("stream")
-    (fault,) = [fault for fault in found.faults if fault.serious]
 
     assert (fault.topic, fault.setting) == (lab.topics.raw("observation"), "partitions")
     assert (fault.found, fault.needed) == ("6", "4, as its checkpoints say")
