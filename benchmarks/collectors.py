@@ -100,7 +100,7 @@ def child(seconds: float, *, collect: bool, gpus: int, folder: Path) -> dict[str
 
 def main() -> int:
     """Measure both, print and keep the result."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--child", choices=["collect", "floor"], help=argparse.SUPPRESS)
