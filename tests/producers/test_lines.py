@@ -83,6 +83,7 @@ def test_nan_and_infinity_are_data() -> None:
         (observation(ts="yesterday"), "'yesterday' is no time"),
         (observation(ts=2**63), "beyond 64 bits"),
         (line(kind="profile", name="f", duration="long"), "such as 12ms"),
+        (line(kind="log", level="loud", message="hi"), "no log level 'loud'; levels: debug"),
         (b'{"kind":"observation","name":"x","fields":{"a":' + b"[" * 5000, "recursion"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from mlops_events.producers.arguments import ArgumentError, level
 from mlops_events.producers.emitter import Emitter
 from mlops_events.producers.simulate import emit
 from mlops_events.producers.workload import Event
@@ -142,7 +143,7 @@ def parse(line: bytes, *, now_ns: int) -> Event:
             )
         return Log(
             ts=ts,
-            level=found.level.lower(),
+            level=level(found.level),
             message=found.message,
             logger=found.logger,
             fields=found.fields,
@@ -151,6 +152,8 @@ def parse(line: bytes, *, now_ns: int) -> Event:
     except msgspec.ValidationError as error:
         kinds = "; kinds: observation, profile, log" if "$.kind" in str(error) else ""
         raise LineError(f"{error}{kinds}") from error
+    except ArgumentError as error:
+        raise LineError(str(error)) from error
     except (ValueError, RecursionError, OverflowError) as error:
         raise LineError(f"no JSON: {error}" if _is_syntax(error) else str(error)) from error
 

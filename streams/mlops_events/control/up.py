@@ -140,6 +140,11 @@ class Up:
                 self._supervisor.start(program)
             await asyncio.wait_for(self._broker.listening(), _BROKER_S)
         self._display.say(f"broker {self._kafka.brokers}, data in {self._folder}")
+        if self._kafka.embedded:
+            self._display.say(
+                f"for programs of your own: {variable('kafka', 'brokers')}={self._kafka.brokers} "
+                f"{variable('kafka', 'embedded')}=1"
+            )
         topics = await create_topics(
             self._kafka,
             topic_specs(
