@@ -1,6 +1,13 @@
 """The commands of mlops-emit, a file for each group; only this package imports typer."""
 
-from mlops_events.producers.commands import cuda_metrics, events, lines, memory_risk, simulate
+from mlops_events.producers.commands import (
+    cuda_metrics,
+    events,
+    lines,
+    memory_risk,
+    run_analysis,
+    simulate,
+)
 from mlops_events.producers.commands.root import Abort, UsageError, app, explain
 
 __all__ = [
@@ -12,5 +19,6 @@ __all__ = [
     "explain",
     "lines",
     "memory_risk",
+    "run_analysis",
     "simulate",
 ]

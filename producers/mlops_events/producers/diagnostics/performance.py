@@ -138,21 +138,18 @@ class PerformanceAnalyzer:
         """Call it; keep what was measured, what it returned and what it raised."""
         self.result, self.error = None, None
         self._profiler = profiler = cProfile.Profile()
-        try:
-            profiler.enable()
-        except ValueError as error:
-            raise TargetError(f"another profiler is at work in this process: {error}") from error
         began = perf_counter()
         try:
-            result = call()
-            if inspect.isawaitable(result):
-                result = asyncio.run(_await(result))
-            self.result = result
+            self.result = _measured(profiler, call)
+            if inspect.isawaitable(self.result):
+                awaited = _await(self.result)
+                self.result = None
+                self.result = _measured(profiler, lambda: asyncio.run(awaited))
+        except TargetError:
+            raise
         except BaseException as error:  # also SystemExit and Ctrl-C: it is the target's end
             self.error = error
-        finally:
-            self._duration_s = perf_counter() - began
-            profiler.disable()
+        self._duration_s = perf_counter() - began
 
     def _generate_report(self, target: str) -> PerformanceReport:
         """Return what was measured last."""
@@ -224,6 +221,17 @@ def profiles(report: PerformanceReport, *, top: int) -> list[Profile]:
     ]
 
 
+def _measured(profiler: cProfile.Profile, call: Call) -> Any:
+    try:
+        profiler.enable()
+    except ValueError as error:
+        raise TargetError(f"another profiler is at work in this process: {error}") from error
+    try:
+        return call()
+    finally:
+        profiler.disable()
+
+
 async def _await(awaitable: Any) -> Any:
     return await awaitable
 
@@ -234,7 +242,7 @@ def _rows(stats: Mapping[_Place, Any], names: Mapping[_Place, str]) -> list[Func
     for place in sorted(stats):
         file, line, _ = place
         primitive, calls, own, cumulative, _ = stats[place]
-        if _is_own(file):
+        if file in _OWN or "_lsprof.Profiler" in place[2]:
             continue
         where = _short(file)
         name = f"{where}:{names.get(place, place[2])}" if line else place[2].strip("<>")
@@ -254,12 +262,10 @@ def _rows(stats: Mapping[_Place, Any], names: Mapping[_Place, str]) -> list[Func
     return rows
 
 
-def _is_own(file: str) -> bool:
-    return file in _OWN
-
-
 def _short(file: str) -> str:
     """Return a file's path as it is on all machines: below the package, Python or this folder."""
+    if file.startswith("<frozen "):
+        return file[len("<frozen ") : -1]
     if not Path(file).is_absolute():
         return file.removeprefix("./")
     for root in _ROOTS:
