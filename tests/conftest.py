@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import psutil
 import pytest
 
 KAFKA = Path(__file__).parent / "services" / "kafka.sh"
@@ -214,9 +215,14 @@ class Server:
         _script(SERVERS, "kill", self.folder)
 
     def freeze(self) -> None:
-        """Stop it with SIGSTOP: it takes connections and never answers."""
+        """Stop it with SIGSTOP: it takes connections and never answers.
+
+        On a busy machine its threads stop a while after the signal, so that is waited for.
+        """
         self._harmed = True
-        os.kill(self._pid(), signal.SIGSTOP)
+        pid = self._pid()
+        os.kill(pid, signal.SIGSTOP)
+        Until().sync(lambda: _stands_still(pid), every=0.001)
 
     def thaw(self) -> None:
         """Let it go on after `freeze`."""
@@ -230,6 +236,13 @@ class Server:
 
     def _pid(self) -> int:
         return int((self.folder / "pid").read_text())
+
+
+def _stands_still(pid: int) -> bool:
+    threads = list(Path(f"/proc/{pid}/task").glob("*/stat"))
+    if not threads:  # not Linux
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads)
 
 
 def _post(

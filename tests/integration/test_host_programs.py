@@ -375,10 +375,11 @@ async def test_what_is_in_the_spool_survives_a_sudden_end(host: Host, ending: st
     assert program.wait() in (7, -signal.SIGTERM)
     after = host.start(
         """
-        from pathlib import Path
+        from glob import glob
         events = Emitter(announce=False)
         events.observe("a", {"i": 1000})
-        while any(Path(os.environ["MLOPS_EVENTS_SPOOL_DIR"]).rglob("*.seg")):
+        spool = os.environ["MLOPS_EVENTS_SPOOL_DIR"]
+        while glob("**/*.seg", root_dir=spool, recursive=True, include_hidden=True):
             time.sleep(0.01)
         """,
         spool=True,

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ def _indices(frames: list[Frame]) -> Counter[int]:
     )
 
 
+def segments(spool: Path) -> list[str]:
+    """Return the segments there; a folder may go away meanwhile, which `rglob` does not survive."""
+    return glob(  # noqa: PTH207
+        "**/*.seg", root_dir=spool, recursive=True, include_hidden=True
+    )
+
+
 async def test_what_reached_the_spool_arrives_once_after_kill_9_during_an_outage(
     kafka_broker: Any, prefix: str, processes: Any, until: Any, tmp_path: Path
 ) -> None:
@@ -91,14 +99,14 @@ async def test_what_reached_the_spool_arrives_once_after_kill_9_during_an_outage
     killed.kill()
     kept = int(killed.stdout().split()[-1])
     last = kept + 1_000_000
-    assert any(spool.rglob("*.seg"))
+    assert segments(spool)
     after = processes.start(sys.executable, program, last, last + round(AWAY_S * RATE), env=env)
     await asyncio.sleep(AWAY_S / 2)
     await asyncio.to_thread(kafka_broker.start)
     assert after.wait(within=AWAY_S + 90) == 0
     assert after.stdout().split()[-2:] == ["done", "True"]
     tidy = processes.start(sys.executable, program, last * 2, last * 2 + 2000, env=env)
-    await until(lambda: not any(spool.rglob("*.seg")))
+    await until(lambda: not segments(spool))
     assert tidy.wait() == 0
 
     frames = await _frames(kafka)
@@ -134,7 +142,7 @@ async def test_a_program_that_ends_during_an_outage_leaves_its_last_frame_too(
     assert ended.stdout().split()[-2:] == ["done", "False"]
     await asyncio.to_thread(kafka_broker.start)
     following = processes.start(sys.executable, program, 5000, 8000, env=env)
-    await until(lambda: not any(spool.rglob("*.seg")))
+    await until(lambda: not segments(spool))
     assert following.wait() == 0
 
     frames = await _frames(kafka)

@@ -275,7 +275,7 @@ def leftovers(root: Path) -> Iterator[Leftover]:
     """Yield what processes that are gone have left, oldest first; the caller closes each."""
     try:
         folders = [p for p in root.iterdir() if _NAME.match(p.name)]
-        folders.sort(key=lambda p: p.stat().st_mtime)
+        folders.sort(key=_changed)
     except OSError:
         return
     for folder in folders:
@@ -285,6 +285,14 @@ def leftovers(root: Path) -> Iterator[Leftover]:
             continue
         if lock is not None:
             yield Leftover(folder, lock)
+
+
+def _changed(folder: Path) -> float:
+    """Return when a folder was changed last; any time for one that is gone meanwhile."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read(path: Path, at: int) -> Stored | None:
