@@ -69,6 +69,19 @@ def test_without_arguments_there_is_help(capsys: Capture) -> None:
     assert all(name in shown for name in ("up", "stream", "sink", "tail", "topics", "config"))
 
 
+def test_help_names_first_what_is_needed_first(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no line of its text ends before the terminal does."""
+    monkeypatch.setenv("COLUMNS", "200")
+    main(["--help"])
+    text, _, commands = capsys.readouterr().out.partition("Commands")
+    names = [line.split()[1] for line in commands.splitlines()[1:] if line.startswith("│")]
+
+    assert names[:4] == ["up", "tail", "config", "topics"]
+    assert "Settings are read from MLOPS_EVENTS_*; options win over them." in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -86,7 +99,11 @@ def test_without_arguments_there_is_help(capsys: Capture) -> None:
             ["dead-letters", "list", "--since", "soon"],
             "--since 'soon' is no time; write one such as",
         ),
-        (["topics", "list", "--data", "/nowhere"], "no brokers; set MLOPS_EVENTS_KAFKA_BROKERS"),
+        (
+            ["topics", "list", "--data", "/nowhere"],
+            "no brokers; set MLOPS_EVENTS_KAFKA_BROKERS=HOST:PORT, or start `mlops-pipeline up`, "
+            "which does not run in /nowhere",
+        ),
         (["stream", "--config", "/nowhere.toml"], "settings file '/nowhere.toml'"),
     ],
 )
@@ -150,6 +167,21 @@ def test_config_show_tells_where_each_setting_comes_from(
     assert "hunter2" not in shown
 
 
+def test_config_show_writes_values_as_one_would_set_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A list with commas, a switch in small letters, a dash where there is nothing."""
+    monkeypatch.setenv("MLOPS_EVENTS_STREAM_SINKS", "sqlite,loki")
+    main(["config", "show"])
+    found = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines()}
+
+    assert found["MLOPS_EVENTS_STREAM_SINKS"] == "sqlite,loki"
+    assert found["MLOPS_EVENTS_KAFKA_EMBEDDED"] == "false"
+    assert found["MLOPS_EVENTS_STREAM_GROUP"] == "-"
+    assert found["MLOPS_EVENTS_KAFKA_SASL_PASSWORD"] == "-"
+    assert found["MLOPS_EVENTS_SINK_MAX_EVENTS"] == "5000"
+
+
 def test_config_check_names_everything_that_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -201,3 +233,13 @@ def test_installed_sinks_are_listed(capsys: Capture) -> None:
     assert code == 0
     found = msgspec.json.decode(capsys.readouterr().out)
     assert found["sqlite"] == "mlops_events.sinks.sqlite:SQLiteSink"
+
+
+def test_a_broker_that_is_away_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever the library has to say at each of its tries."""
+    code = main(["topics", "list", "--brokers", "127.0.0.1:1"])
+
+    assert code == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("mlops-pipeline: no Kafka answers at 127.0.0.1:1 within ")

@@ -437,6 +437,7 @@ async def test_a_redriven_event_fails_again_without_a_loop_and_passes_once_mende
         records = len(await lab.read(lab.topics.dead_letters))
         said = await lab.command("redrive", "--sink", "picky", "--dry-run")
         assert "1 of 1 dead letters would be redriven" in said
+        assert await lab.command("redrive", "--sink", "nope", code=2) == ""
         assert len(await lab.read(lab.topics.dead_letters)) == records
 
         for times in (1, 2, 3):

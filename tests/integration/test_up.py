@@ -114,6 +114,7 @@ def test_ctrl_c_stops_every_process_and_nothing_is_lost(
     first.signal(signal.SIGINT)
     code = first.wait()
     alive = [child for child in children if child.is_running()]
+    ended = state()
     second = up("--simulate", "2", "--for", "3s", "--data", data, "--verify", "--json")
 
     assert (code, alive) == (0, []), first.stderr()
@@ -121,6 +122,8 @@ def test_ctrl_c_stops_every_process_and_nothing_is_lost(
     found = report(second)
     assert {name: found[name] for name in ZEROS} == dict.fromkeys(ZEROS, 0)
     assert found["emitters"] >= 10
+    assert ended["pid"] == 0
+    assert ended["brokers"] == state()["brokers"]  # programs find it again
 
 
 def test_its_processes_do_not_outlive_it(

@@ -22,6 +22,7 @@ from mlops_events.schemas import (
     Stats,
     decode_frame,
 )
+from mlops_events.schemas.events import StatsKey
 from mlops_events.schemas.frame import (
     MAX_EVENTS,
     Free,
@@ -135,6 +136,8 @@ class TestReading:
 
         assert frame.event_id(1) == EventId(emitter, "observation", 7, 1)
         assert str(frame.event_id(1)) == f"{emitter.hex()}/observation/7/1"
+        key = StatsKey(emitter, "observation", "training", "loss", "time", 20, 10)
+        assert str(key) == f"{emitter.hex()}/observation/training/loss/time/20/10"
 
     def test_last_frame_may_be_empty(self, encode: Encode) -> None:
         """An end frame without events still carries the counts."""

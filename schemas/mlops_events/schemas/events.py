@@ -138,6 +138,10 @@ class StatsKey(NamedTuple):
     start: Int64
     size: Int64
 
+    def __str__(self) -> str:
+        place = f"{self.name}/{self.field}/{self.by}/{self.start}/{self.size}"
+        return f"{self.emitter.hex()}/{self.kind}/{place}"
+
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="s"):
     """Mean, min, max and median of one series of one emitter in one window.

@@ -30,17 +30,18 @@ class EmbeddedBroker:
 
     Args:
         folder: of the store; None keeps everything in the broker's memory.
+        port: where it was before, so that programs find it again; another one if that is taken.
 
     Raises:
         ConfigError: it is not installed, or there is no free port.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, port: int | None = None) -> None:
         self._folder = folder
         self._binary = _find()
         self._listener = None if folder is None else socket.create_server(("127.0.0.1", 0))
         self._key = secrets.token_hex(16)
-        self.port = free_port()
+        self.port = port if port is not None and _is_free(port) else free_port()
 
     def close(self) -> None:
         """Let go of the store's socket; may be called twice."""
@@ -108,13 +109,19 @@ def free_port() -> int:
         ConfigError: there is none.
     """
     for port in random.sample(_PORTS, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        if _is_free(port):
+            return port
     raise ConfigError(f"no free port between {_PORTS.start} and {_PORTS.stop} on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the broker will
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _find() -> str:

@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from mlops_events.control.embedded import EmbeddedBroker
-from mlops_events.control.folder import UpState, write_state
+from mlops_events.control.folder import UpState, last_port, write_state
 from mlops_events.control.ledger import read_ledger
 from mlops_events.control.snapshot import Moment, Snapshot, Watch
 from mlops_events.control.supervise import Program, ProgramFailedError, Supervisor
@@ -123,6 +123,7 @@ class Up:
                 self._broker.close()
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
+            self._write_state(pid=0)
         if self._hurry:
             raise KeyboardInterrupt
         return report
@@ -134,7 +135,7 @@ class Up:
             await self._adapt_to_cluster()
         else:
             folder = None if self._settings.memory else self._folder / "store"
-            self._broker = EmbeddedBroker(folder)
+            self._broker = EmbeddedBroker(folder, port=last_port(self._folder))
             self._kafka = self._broker.settings(self._kafka)
             for program in self._broker.programs():
                 self._supervisor.start(program)
@@ -322,12 +323,12 @@ class Up:
                 await asyncio.wait({looking})
             watch.close()
 
-    def _write_state(self) -> None:
+    def _write_state(self, *, pid: int | None = None) -> None:
         children = self._supervisor.children
         write_state(
             self._folder,
             UpState(
-                pid=os.getpid(),
+                pid=os.getpid() if pid is None else pid,
                 brokers=self._kafka.brokers,
                 embedded=self._kafka.embedded,
                 processes={name: child.pid for name, child in children.items()},

@@ -30,6 +30,7 @@ from mlops_events.control.replay_request import parse_time
 from mlops_events.schemas.errors import ConfigError
 from mlops_events.schemas.events import Kind
 from mlops_events.schemas.settings import load
+from mlops_events.sinks.base import installed_sinks
 from mlops_events.streams.settings import StreamSettings
 
 __all__ = ["list_", "redrive", "show"]
@@ -83,6 +84,7 @@ def list_(
     use(config)
     choice = _choice(sink, reason, kind, run, since)
     letters = asyncio.run(find_letters(kafka_of(data, brokers=brokers), choice))
+    _check_sink(sink, found=len(letters))
     width = shutil.get_terminal_size().columns
     if single or limit is not None:
         letters = letters[-limit:] if limit is not None else letters
@@ -195,6 +197,7 @@ def redrive(
             progress=_Progress(),
         )
     )
+    _check_sink(sink, found=account.chosen)
     width = shutil.get_terminal_size().columns
     typer.echo(
         msgspec.json.encode(account).decode() if as_json else account_text(account, width=width)
@@ -216,6 +219,19 @@ class _Progress:
         done = account.redriven + len(account.kept) + account.gone
         rate = done / (now - self._begun)
         typer.echo(f"{done} of {account.chosen} letters, {rate:.0f} a second", err=True)
+
+
+def _check_sink(sink: str | None, *, found: int) -> None:
+    """Tell a sink without letters from one that there is not.
+
+    Raises:
+        ConfigError: no letter is of this sink, and none has its name.
+    """
+    known = sorted({"stream", *load(StreamSettings, "stream").sinks, *installed_sinks()})
+    if sink is not None and not found and sink not in known:
+        raise ConfigError(
+            f"no sink named {sink!r} and no dead letter of it; sinks: {', '.join(known)}"
+        )
 
 
 def _choice(

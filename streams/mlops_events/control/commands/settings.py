@@ -1,5 +1,7 @@
 """Commands about settings."""
 
+from collections.abc import Mapping
+
 import msgspec
 import typer
 
@@ -28,7 +30,7 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> int:
     for setting in settings:
         name = setting.variable or setting.name
         place = f"{setting.source} {setting.place}".strip()
-        typer.echo(f"{name:{width}}  {setting.problem or setting.value!r}  ({place})")
+        typer.echo(f"{name:{width}}  {setting.problem or _text(setting.value)}  ({place})")
     return 0
 
 
@@ -52,6 +54,21 @@ def check(config: ConfigFile = None) -> int:
     if not problems:
         typer.echo("all settings can be used")
     return 2 if problems else 0
+
+
+def _text(value: object) -> str:
+    """Return a value as one would write it into a variable."""
+    if not value and not isinstance(value, int | float):
+        return "-"
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple() | list():
+            return ",".join(map(str, value))
+        case Mapping():
+            return ",".join(f"{k}={v}" for k, v in value.items())
+        case _:
+            return str(value)
 
 
 def _settings() -> list[Setting]:

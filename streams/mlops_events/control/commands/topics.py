@@ -52,7 +52,7 @@ def list_(
     from mlops_events.control.topicsizes import list_sizes
     from mlops_events.control.topicstext import list_text
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     found = asyncio.run(list_sizes(kafka_of(data, brokers=brokers)))
     now_ms = round(time.time() * 1000)
@@ -92,7 +92,7 @@ def create(
     from mlops_events.control.topics import create_topics, list_topics
     from mlops_events.control.topicstext import creation_text
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     kafka = load(KafkaSettings, "kafka", arguments={"brokers": brokers})
     stream = load(StreamSettings, "stream")
@@ -138,7 +138,7 @@ def check(
     from mlops_events.control.topicscheck import check as look
     from mlops_events.control.topicstext import check_text
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     kafka = kafka_of(data, brokers=brokers)
     stream = load(StreamSettings, "stream")
@@ -172,7 +172,7 @@ def lag(
     from mlops_events.control.lag import LagReport, measure
     from mlops_events.control.lagtext import lag_text, loss_text
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     kafka = kafka_of(data, brokers=brokers)
     group = load(StreamSettings, "stream").group or f"{kafka.prefix}.stream"
@@ -238,7 +238,7 @@ def cardinality(
     from mlops_events.control.cardinality_read import read_cardinality
     from mlops_events.control.cardinality_text import cardinality_text
 
-    log_to(sys.stderr, level="WARNING")
+    log_to(sys.stderr, level="CRITICAL")  # aiokafka repeats what the command says once
     use(config)
     known: tuple[RawKind, ...] = get_args(RawKind)
     kinds: list[RawKind] = [found for found in known if not kind or found in kind]
