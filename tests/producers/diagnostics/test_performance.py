@@ -85,7 +85,7 @@ class TestRunning:
     def test_what_it_raises_is_kept_beside_the_report(self) -> None:
         """And is not raised again."""
         analyzer = PerformanceAnalyzer()
-        report = analyzer.run(lambda: {}["lr"])
+        report = analyzer.run(lambda: dict[str, float]()["lr"])
 
         assert isinstance(analyzer.error, KeyError)
         assert (report.outcome, report.error) == ("raised", "KeyError: 'lr'")

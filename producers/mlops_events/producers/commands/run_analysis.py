@@ -2,10 +2,8 @@
 
 import os
 import re
-import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +26,7 @@ from mlops_events.producers.commands.options import (
     publisher_of,
 )
 from mlops_events.producers.commands.root import app
+from mlops_events.producers.commands.standard_output import output_to_stderr
 from mlops_events.producers.diagnostics.performance import (
     SORTS,
     PerformanceAnalyzer,
@@ -116,7 +115,7 @@ def run_analysis(
     analyzer = PerformanceAnalyzer(
         sort=order, version=version or os.environ.get(variable("", "version"), "")
     )
-    with as_program(target, args or ()), _output_to_stderr():
+    with as_program(target, args or ()), output_to_stderr():
         values, keywords = _arguments(target, args or ())
         report = analyzer.run(target, *values, **keywords)
     if before is not None:
@@ -144,23 +143,6 @@ def _arguments(target: str, args: Sequence[str]) -> tuple[list[Any], dict[str, A
     return [arguments.fields([f"argument={text}"])["argument"] for text in plain], arguments.fields(
         keywords
     )
-
-
-@contextmanager
-def _output_to_stderr() -> Iterator[None]:
-    """Send what is written to standard output to standard error, that of child processes too."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        with suppress(OSError, ValueError):  # the target may have closed it
-            sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-        if sys.stdout.closed:
-            sys.stdout = os.fdopen(1, "w", closefd=False)
 
 
 def _show_error(error: BaseException) -> None:
