@@ -14,8 +14,6 @@ from mlops_events.producers.nvml import GPU, NVML
 
 __all__ = ["attach", "identify", "judge", "read"]
 
-__all__ = ["attach", "identify", "judge", "read"]
-
 
 def attach(settings: EmitterSettings) -> None:
     """Series of their own, and figures beside a program's."""

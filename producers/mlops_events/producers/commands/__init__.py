@@ -2,6 +2,7 @@
 
 from mlops_events.producers.commands import (
     cuda_metrics,
+    diagnose_unsloth,
     events,
     lines,
     memory_risk,
@@ -15,6 +16,7 @@ __all__ = [
     "UsageError",
     "app",
     "cuda_metrics",
+    "diagnose_unsloth",
     "events",
     "explain",
     "lines",
