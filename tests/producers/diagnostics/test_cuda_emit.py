@@ -1,4 +1,4 @@
-"""`--emit` of the commands about GPUs, against a real Kafka; here for the stand-in of NVML."""
+"""`--emit` of the commands that look at a node, against a real Kafka; here for the stand-in of NVML."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from mlops_events.control.topics import create_topics
-from mlops_events.schemas import Frame, Log, Observation, decode_frame
+from mlops_events.schemas import Frame, Log, Observation, Profile, decode_frame
 from mlops_events.schemas.settings import KafkaSettings
 from mlops_events.schemas.topics import topic_specs
 
@@ -76,3 +76,53 @@ async def test_gpus_and_judgements_arrive(
     ] == [("0", "ok"), ("1", "critical")]
     assert (log.level, log.message) == ("error", "a GPU is short of memory")
     assert log.fields["gpu"] == "1"
+
+
+async def test_what_unsloth_lacks_arrives(
+    settings: KafkaSettings, processes: Any, nvml_folder: Path
+) -> None:
+    """One observation of the installation, and a line of log for each thing that is missing."""
+    process = processes.start(
+        *EMIT,
+        *("diagnose-unsloth", "--no-benchmark", "--emit", "--json"),
+        *("--run", "demo", "--role", "miner", "--uid", "12", "--timeout", "60s"),
+        env={
+            "MLOPS_EVENTS_KAFKA_BROKERS": settings.brokers,
+            "MLOPS_EVENTS_KAFKA_PREFIX": settings.prefix,
+            "LD_LIBRARY_PATH": str(nvml_folder),
+            "NVML_STANDIN": "count=1",
+        },
+    )
+    code = process.wait()
+    events = [event for frame in await read(settings) for _, event in frame.events()]
+    [found] = [event for event in events if isinstance(event, Observation)]
+    logs = [event for event in events if isinstance(event, Log)]
+
+    assert code == 2
+    assert found.name == "unsloth_installation"
+    assert (found.fields["ready"], found.fields["gpus"]) == (False, 1)
+    assert "unsloth" in found.fields["missing"].split(",")
+    assert [log.fields["about"] for log in logs] == found.fields["missing"].split(",")
+
+
+async def test_the_profile_of_a_target_that_fails_arrives(
+    settings: KafkaSettings, processes: Any, tmp_path: Path
+) -> None:
+    """It is marked as failed; the exit code stays the target's."""
+    (tmp_path / "leaving.py").write_text("def leave():\n    raise SystemExit(3)\n")
+    process = processes.start(
+        *EMIT,
+        *("run-analysis", "--emit", "--run", "demo", "--timeout", "60s", "leaving:leave"),
+        env={
+            "MLOPS_EVENTS_KAFKA_BROKERS": settings.brokers,
+            "MLOPS_EVENTS_KAFKA_PREFIX": settings.prefix,
+        },
+        cwd=tmp_path,
+    )
+    code = process.wait()
+    events = [event for frame in await read(settings) for _, event in frame.events()]
+    profiles = {event.name: event for event in events if isinstance(event, Profile)}
+
+    assert code == 3
+    assert profiles["run-analysis"].failed
+    assert "leaving.py:leave" in profiles

@@ -143,7 +143,8 @@ def diagnose_unsloth(
     complain(error)
     if publisher is not None:
         with publisher:
-            code = code or complain(publisher.publish(_events(installation, found)))
+            published = complain(publisher.publish(_events(installation, found)))
+            code = code or published
     return code
 
 

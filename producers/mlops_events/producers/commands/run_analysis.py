@@ -130,7 +130,8 @@ def run_analysis(
     code = _code(report)
     if publisher is not None:
         with publisher:
-            code = code or complain(publisher.publish(profiles(report, top=top)))
+            published = complain(publisher.publish(profiles(report, top=top)))
+            code = code or published
     return code
 
 
