@@ -120,6 +120,37 @@ class TestCudaMetrics:
         assert "\x1b[32mok" in run()
         assert "\x1b[32m" not in run(NO_COLOR="1")
 
+    def test_watching_in_a_terminal_does_not_wipe_away_why_there_is_nothing(
+        self, no_nvml_folder: Path
+    ) -> None:
+        """The screen is cleared only for something to show."""
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*PROGRAM, "cuda-metrics", "--watch"],
+            env={**os.environ, "LD_LIBRARY_PATH": str(no_nvml_folder), "TERM": "xterm"},
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 65536):
+                text += part
+        except OSError:
+            pass  # Linux says so at the end
+        os.close(ours)
+
+        assert process.wait(60) == 1
+        assert b"no GPU can be read" in text
+        assert b"\x1b[2J" not in text
+
+    def test_a_narrow_terminal_leaves_out_what_is_not_told(self, emit: Any) -> None:
+        """Rather than a row of dashes."""
+        play = "count=1 error.power=3 error.temperature=3"
+        done = emit("cuda-metrics", play=play, COLUMNS="40")
+
+        assert done.stdout.splitlines()[-1] == "  busy 37%"
+
     def test_publishing_needs_a_broker(self, emit: Any, free_port: Callable[[], int]) -> None:
         """That is set, and that answers; what was found is shown all the same."""
         unset = emit("cuda-metrics", "--emit")

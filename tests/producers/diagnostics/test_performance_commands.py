@@ -41,6 +41,9 @@ def complain():
 def closed():
     sys.stdout.close()
 
+def generating():
+    yield step(10)
+
 def forever():
     step(10)
     print("ready", flush=True)
@@ -130,6 +133,23 @@ def test_the_exit_code_is_the_targets(
     assert told in done.stdout
     assert error in done.stderr
     assert "mlops_events/producers" not in done.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_generator_is_told_to_have_done_nothing(analyse: Any, columns: int) -> None:
+    """There is no empty table."""
+    done = analyse("targets:generating", COLUMNS=str(columns))
+
+    assert done.returncode == 0
+    assert "0 calls of 0 functions" in done.stdout
+    assert "its body has not run" in done.stdout
+    assert "─" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= columns
+
+
+def test_one_call_is_not_one_calls(analyse: Any) -> None:
+    """Grammar counts."""
+    assert ", 1 call of 1 function, by cumulative" in analyse("targets:fail").stdout
 
 
 def test_ctrl_c_prints_the_report_so_far(processes: Any, folder: Path, until: Any) -> None:

@@ -103,10 +103,11 @@ def _drawer(*, moving: bool) -> Callable[[list[CUDAMetrics]], None]:
     console = Console()
 
     def draw(found: list[CUDAMetrics]) -> None:
+        if not found:
+            return  # what has been said of it stays to be read
         if moving and console.is_terminal:
             console.clear()
-        if found:
-            console.print(metrics_view(found, width=console.width))
+        console.print(metrics_view(found, width=console.width))
 
     return draw
 

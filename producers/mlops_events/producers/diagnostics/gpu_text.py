@@ -79,9 +79,9 @@ def _block(one: CUDAMetrics) -> Text:
     if one.lost:
         return block
     memory, share = _memory(one)
-    busy, temperature, power = _rest(one)
+    busy, *others = _rest(one)
     block.append(f"\n  memory {memory}" + (f", {share}" if share != "-" else ""))
-    return block.append(f"\n  busy {busy}, {temperature}, {power}")
+    return block.append("\n  " + ", ".join([f"busy {busy}", *(o for o in others if o != "-")]))
 
 
 def _judgement(risk: MemoryRisk) -> Iterator[RenderableType]:

@@ -13,6 +13,7 @@ from mlops_events.producers.diagnostics.performance_compare import Change, Funct
 __all__ = ["changes_view", "report_view"]
 
 _NARROW = 70
+_GENERATORS = ("<generator object ", "<async_generator object ")
 _COLOURS = {"slower": "red", "faster": "green", "new": "yellow", "gone": "cyan"}
 
 
@@ -59,14 +60,22 @@ def _end(report: PerformanceReport) -> Text:
         text.append(report.outcome, style="red")
         text.append(f" {report.error}" if report.outcome == "raised" else "")
     text.append(
-        f"\n{_time(report.duration_s)}, {report.calls:,} calls of {report.functions:,} functions,"
-        f" by {report.sort}",
+        f"\n{_time(report.duration_s)}, {_counted(report.calls, 'call')} of "
+        f"{_counted(report.functions, 'function')}, by {report.sort}",
         style="dim",
     )
+    if report.result.startswith(_GENERATORS):
+        text.append("\nits body has not run: give a function that goes through it", style="yellow")
     return text
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def _rows(rows: Sequence[FunctionTime], width: int) -> Iterator[RenderableType]:
+    if not rows:
+        return
     if width < _NARROW:
         for row in rows:
             yield Text(row.function, style="bold", overflow="fold")
