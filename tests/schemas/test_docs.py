@@ -94,7 +94,9 @@ def test_every_setting_is_in_configuration_md(docs: Path) -> None:
     assert dict(rows) == _settings()
 
 
-@pytest.mark.parametrize("page", ["wire.md", "events.md", "configuration.md", "architecture.md"])
+@pytest.mark.parametrize(
+    "page", ["wire.md", "events.md", "configuration.md", "architecture.md", "diagnostics.md"]
+)
 def test_links_lead_somewhere(docs: Path, page: str) -> None:
     """Relative links point at files that exist."""
     for target in re.findall(r"\]\(([^)#:]+)\)", (docs / page).read_text()):

@@ -1,6 +1,7 @@
 """How a program diagnoses its node, as the type checkers see it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, assert_type
 
 from mlops_events.producers.diagnostics import (
@@ -9,14 +10,17 @@ from mlops_events.producers.diagnostics import (
     InferenceUnavailableError,
     ObservabilityEmitter,
     ObservabilityPayload,
+    PerformanceAnalyzer,
+    PerformanceReport,
     ReinforcementObservabilityManager,
     SystemStats,
     UnslothInstallation,
     check_unsloth_installation,
+    read_report,
     run_inference_benchmark,
 )
 
-__all__ = ["Own", "benchmark", "episodes", "figures", "own", "ready"]
+__all__ = ["Own", "benchmark", "episodes", "figures", "own", "profile", "ready"]
 
 
 def episodes(rewards: list[float]) -> float:
@@ -103,3 +107,9 @@ def benchmark(folder: str) -> float:
         print(error)
         return 0.0
     return found.tokens_per_second
+
+
+def profile(saved: Path) -> int:
+    """What became slower or faster since a report that was saved."""
+    report = assert_type(PerformanceAnalyzer(sort="own").run(sorted, [2, 1]), PerformanceReport)
+    return len(report.since(read_report(saved)).changes or ())

@@ -1,4 +1,4 @@
-"""What can be asked of a node: its GPUs, the memory left on them, unsloth, the state of a feedback loop."""
+"""What can be asked of a node: its GPUs, its time, its installation, what a feedback loop sees."""
 
 from mlops_events.producers.diagnostics.cuda import CUDAMetrics, CUDAMetricsCollector
 from mlops_events.producers.diagnostics.inference import (
@@ -11,6 +11,11 @@ from mlops_events.producers.diagnostics.observability import (
     ObservabilityEmitter,
     ObservabilityPayload,
     ReinforcementObservabilityManager,
+)
+from mlops_events.producers.diagnostics.performance import (
+    PerformanceAnalyzer,
+    PerformanceReport,
+    read_report,
 )
 from mlops_events.producers.diagnostics.surroundings import EnvironmentInfo, SystemStats
 from mlops_events.producers.diagnostics.unsloth import (
@@ -27,11 +32,14 @@ __all__ = [
     "MemoryRisk",
     "ObservabilityEmitter",
     "ObservabilityPayload",
+    "PerformanceAnalyzer",
+    "PerformanceReport",
     "ReinforcementObservabilityManager",
     "SystemStats",
     "Thresholds",
     "UnslothInstallation",
     "check_unsloth_installation",
     "memory_risks",
+    "read_report",
     "run_inference_benchmark",
 ]
