@@ -3,10 +3,17 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from mlops_events.producers.diagnostics import check_unsloth_installation
+import pytest
+
+from mlops_events.producers.diagnostics import (
+    EnvironmentInfo,
+    InferenceBenchmark,
+    check_unsloth_installation,
+)
 from mlops_events.producers.diagnostics.installed import torch_cuda, version_of
+from mlops_events.producers.diagnostics.unsloth import unused_gpu
 
 Packages = dict[str, tuple[str, tuple[str, ...]]]
 Install = Callable[[Packages], None]
@@ -81,3 +88,55 @@ def test_a_torch_for_cpus_tells_no_cuda(
 def test_a_package_that_is_not_there_has_no_version() -> None:
     """And that is no error."""
     assert version_of("mlops-events-no-such-package") is None
+
+
+def test_the_environment_of_an_observation_has_torchs_versions(
+    packages: Packages, install_packages: Install
+) -> None:
+    """Which is not imported for them."""
+    install_packages(packages)
+    found = EnvironmentInfo.of_this_process()
+
+    assert (found.torch, found.cuda) == ("2.14.1", "13.0")
+    assert found.tags()["cuda"] == "13.0"
+    assert "torch" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("count", "memory_of", "told"), [(1, "process", True), (1, "GPU", False), (0, "process", False)]
+)
+def test_a_gpu_that_torch_cannot_use_is_told(
+    nvml: Any, count: int, memory_of: Literal["GPU", "process"], told: bool
+) -> None:
+    """The model ran, but on the CPU."""
+    nvml.play(f"count={count}")
+    benchmark = InferenceBenchmark(
+        backend="unsloth",
+        model="tiny",
+        device="cpu",
+        dtype="float32",
+        prompt_tokens=1,
+        new_tokens=1,
+        warmup=0,
+        runs=(),
+        tokens_per_second=1.0,
+        slowest=1.0,
+        fastest=1.0,
+        first_token_s=None,
+        load_s=1.0,
+        peak_memory=None,
+        memory_of=memory_of,
+    )
+
+    assert ("torch cannot use it" in unused_gpu(check_unsloth_installation(), benchmark)) is told
+
+
+def test_requirements_of_extras_and_of_others_are_left_out(
+    packages: Packages, install_packages: Install
+) -> None:
+    """unsloth has hundreds of them."""
+    texts = ("torch>=2.4", "rich>=13", "Unsloth-Zoo>=1", "xformers>=9; extra == 'cu130'")
+    install_packages({**packages, "unsloth": ("2026.10.9", texts)})
+    found = check_unsloth_installation().facts.requirements["unsloth"]
+
+    assert found == ("torch>=2.4", "Unsloth-Zoo>=1", "python >=3.10")

@@ -35,6 +35,7 @@ from mlops_events.producers.diagnostics.inference import (
 from mlops_events.producers.diagnostics.unsloth import (
     UnslothInstallation,
     check_unsloth_installation,
+    unused_gpu,
 )
 from mlops_events.producers.workload import Event
 from mlops_events.schemas.events import Log, Observation
@@ -127,6 +128,9 @@ def diagnose_unsloth(
                 )
         except InferenceUnavailableError as reason:
             code, error = 1, str(reason)
+    if found is not None and chosen == "unsloth":
+        error = unused_gpu(installation, found)
+        code = max(code, int(bool(error)))
     if as_json:
         typer.echo(
             msgspec.json.encode(

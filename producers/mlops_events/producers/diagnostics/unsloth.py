@@ -1,9 +1,11 @@
 """Looks at what is installed for unsloth, without importing it, torch or any of the others."""
 
 import platform
+import re
 
 import msgspec
 
+from mlops_events.producers.diagnostics.inference import InferenceBenchmark
 from mlops_events.producers.diagnostics.installed import (
     requirements_of,
     torch_cuda,
@@ -18,7 +20,9 @@ from mlops_events.producers.diagnostics.unsloth_rules import (
 )
 from mlops_events.producers.nvml import NVML, NVMLUnavailableError
 
-__all__ = ["UnslothInstallation", "check_unsloth_installation"]
+__all__ = ["UnslothInstallation", "check_unsloth_installation", "unused_gpu"]
+
+_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class UnslothInstallation(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +61,34 @@ def check_unsloth_installation() -> UnslothInstallation:
         python=platform.python_version(),
         system=platform.system(),
         versions=versions,
-        requirements={name: requirements_of(name) for name in SHOWN if versions[name]},
+        requirements={name: _requirements(name) for name in SHOWN if versions[name]},
         torch_cuda=torch_cuda(),
         driver=driver,
         gpus=gpus,
         no_gpu=no_gpu,
     )
     return UnslothInstallation(facts=facts, findings=tuple(judge(facts)))
+
+
+def unused_gpu(installation: UnslothInstallation, benchmark: InferenceBenchmark) -> str:
+    """Return what is wrong if a model ran on the CPU though there is a GPU, else ""."""
+    gpus = installation.facts.gpus
+    if not gpus or benchmark.memory_of == "GPU":
+        return ""
+    return (
+        f"the model ran on {benchmark.device} though there is a GPU ({gpus[0].name}): torch cannot "
+        "use it; look at CUDA_VISIBLE_DEVICES, and at what torch.cuda.init() says"
+    )
+
+
+def _requirements(package: str) -> tuple[str, ...]:
+    """Return what a package requires of the others that are looked at, extras apart."""
+    return tuple(
+        text
+        for text in requirements_of(package)
+        if _NAME.split(text, maxsplit=1)[0].lower().replace("-", "_") in (*SHOWN, "python")
+        and "extra ==" not in text
+    )
 
 
 def _gpus() -> tuple[str | None, tuple[GPUFact, ...], str]:
