@@ -1,8 +1,8 @@
 """`diagnose-unsloth --backend transformers` on a real model, made here of random weights, on the CPU.
 
-Torch and transformers are 1.4 GB, so they may be in a folder of their own that TORCH_SITE names:
+Torch and transformers take gigabytes, so they may be in a folder of their own that TORCH_SITE names:
 
-    uv pip install --target FOLDER --no-deps torch && uv pip install --target FOLDER transformers
+    uv pip install --target FOLDER torch transformers
 """
 
 import json
@@ -73,8 +73,8 @@ def torch_site() -> str:
     folder = os.environ.get("TORCH_SITE", "")
     if not all((Path(folder) / name).is_dir() for name in ("torch", "transformers")):
         pytest.skip(
-            "no torch and transformers; install both into a folder with uv pip install --target, "
-            "and name it in TORCH_SITE"
+            "no torch and transformers; run: uv pip install --target FOLDER torch transformers, "
+            "and set TORCH_SITE=FOLDER"
         )
     return folder
 
