@@ -1,9 +1,11 @@
-"""Which packages are installed, at which versions and with which requirements, without importing one."""
+"""Which packages are installed, at which versions and with which requirements, without importing one.
+
+importlib.metadata takes 20 ms to import, so that is done where it is needed.
+"""
 
 import re
 import sys
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ _CUDA = re.compile(r"""^cuda\b[^=\n]*=\s*["']([0-9.]+)["']""", re.MULTILINE)
 
 def version_of(package: str) -> str | None:
     """Return the version of a package that is installed, else None."""
+    from importlib import metadata
+
     with suppress(metadata.PackageNotFoundError, OSError, KeyError):
         return str(metadata.version(package)) or None
     return None
@@ -21,6 +25,8 @@ def version_of(package: str) -> str | None:
 
 def requirements_of(package: str) -> tuple[str, ...]:
     """Return what a package says that it requires, as it says it, Python included."""
+    from importlib import metadata
+
     with suppress(metadata.PackageNotFoundError, OSError):
         found = metadata.distribution(package)
         told = found.metadata
@@ -35,6 +41,8 @@ def torch_cuda() -> str | None:
     if loaded is not None:
         cuda = getattr(loaded, "cuda", None)
         return None if cuda is None else str(cuda)
+    from importlib import metadata
+
     with suppress(metadata.PackageNotFoundError, OSError, ValueError):
         file = Path(str(metadata.distribution("torch").locate_file("torch/version.py")))
         found = _CUDA.search(file.read_text(encoding="utf-8"))
