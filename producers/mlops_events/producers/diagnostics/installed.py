@@ -19,7 +19,7 @@ def version_of(package: str) -> str | None:
     from importlib import metadata
 
     with suppress(metadata.PackageNotFoundError, OSError, KeyError):
-        return str(metadata.version(package)) or None
+        return metadata.version(package) or None
     return None
 
 
