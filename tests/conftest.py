@@ -153,6 +153,12 @@ class KafkaBroker:
         _kafka_sh("kill", self.folder)
 
 
+@pytest.fixture
+def kafka_script(kafka: str) -> Callable[..., str]:
+    """Return what runs tests/services/kafka.sh, for a broker of a special kind."""
+    return _kafka_sh
+
+
 @pytest.fixture(scope="session")
 def kafka() -> str:
     """Return the address of the run's Apache Kafka, started by the first test that asks."""

@@ -8,7 +8,7 @@ import msgspec
 
 from mlops_events.producers.lifetime import IMPORTING, keep
 from mlops_events.schemas.errors import MlopsEventsError
-from mlops_events.schemas.settings import KafkaSettings
+from mlops_events.schemas.settings import KafkaSettings, variable
 
 if TYPE_CHECKING:
     import asyncio
@@ -142,7 +142,7 @@ class KafkaTransport:
             missing = f"there is no topic {record.topic}"
             raise TransportError(f"{self._brokers}: {await self._reason() or missing}") from error
         except errors.KafkaError as error:
-            reason = await self._reason()
+            reason = await self._reason() or self._embedded(error, errors.UnknownError)
             if not reason and not error.retriable and self._producer is producer:
                 await self._discard()
             raise TransportError(
@@ -187,8 +187,10 @@ class KafkaTransport:
         except (errors.KafkaError, OSError, TimeoutError) as error:
             self._producer = producer
             await self._discard()
-            reason = await self._reason() or str(error) or type(error).__name__
-            raise TransportError(f"{self._brokers}: {reason}") from error
+            reason = await self._reason() or self._embedded(error, errors.UnknownError)
+            raise TransportError(
+                f"{self._brokers}: {reason or str(error) or type(error).__name__}"
+            ) from error
         except BaseException:
             self._producer = producer
             await self._discard(0.0)
@@ -209,6 +211,15 @@ class KafkaTransport:
             if task is not None:
                 task.cancel()
             await producer.client.close()
+
+    def _embedded(self, error: Exception, unknown: type[Exception]) -> str:
+        """Return what is likely wrong if a broker takes connections but nothing idempotent."""
+        if type(error) is not unknown or not self._idempotent:
+            return ""
+        return (
+            "it refuses idempotent writes; if it is the broker of `mlops-pipeline up`, set "
+            f"{variable('kafka', 'embedded')}=1"
+        )
 
     async def _reason(self) -> str:
         """Return why the brokers cannot be reached, "" if one answers.

@@ -3,6 +3,7 @@
 from mlops_events.producers.commands import (
     cuda_metrics,
     diagnose_unsloth,
+    doctor,
     events,
     lines,
     memory_risk,
@@ -17,6 +18,7 @@ __all__ = [
     "app",
     "cuda_metrics",
     "diagnose_unsloth",
+    "doctor",
     "events",
     "explain",
     "lines",
