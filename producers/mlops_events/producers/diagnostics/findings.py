@@ -9,7 +9,7 @@ __all__ = ["Finding", "Status", "worst"]
 
 Status = Literal["ok", "skipped", "warning", "error"]
 
-_ORDER: tuple[Status, ...] = ("skipped", "ok", "warning", "error")
+_WORST_FIRST: tuple[Status, ...] = ("error", "warning", "ok")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,4 +23,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def worst(findings: Iterable[Finding]) -> Status:
     """Return the worst status there is; `skipped` if nothing was checked."""
-    return max((one.status for one in findings), key=_ORDER.index, default="skipped")
+    found = {one.status for one in findings}
+    return next((status for status in _WORST_FIRST if status in found), "skipped")
