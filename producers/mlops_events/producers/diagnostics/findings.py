@@ -24,4 +24,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def worst(findings: Iterable[Finding]) -> Status:
     """Return the worst status there is; `skipped` if nothing was checked."""
     found = {one.status for one in findings}
-    return next((status for status in _WORST_FIRST if status in found), "skipped")
+    for status in _WORST_FIRST:
+        if status in found:
+            return status
+    return "skipped"
