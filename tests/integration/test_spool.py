@@ -1,6 +1,7 @@
 """The spool and a real Kafka: the broker is away, the program is killed, and nothing is lost."""
 
 import asyncio
+import json
 import os
 import sys
 from collections import Counter
@@ -151,3 +152,48 @@ async def test_a_program_that_ends_during_an_outage_leaves_its_last_frame_too(
         kinds = {f.kind: f for f in frames if f.emitter == emitter and f.end}
         assert set(kinds) == {"run", "observation"}
         assert kinds["observation"].accepted in (1000, 3000)
+
+
+async def test_a_backlog_is_shown_and_drained_by_hand(
+    kafka_broker: Any, prefix: str, processes: Any, until: Any, tmp_path: Path
+) -> None:
+    """What a killed program left; while the broker is away nothing of it goes."""
+    kafka = KafkaSettings(brokers=kafka_broker.address, prefix=prefix, partitions=2, replication=1)
+    await create_topics(kafka, topic_specs(kafka.topics, sinks=[], partitions=2, replication=1))
+    await asyncio.to_thread(kafka_broker.stop)
+    program = tmp_path / "trainer.py"
+    program.write_text(TRAINER)
+    spool = tmp_path / "spool"
+    env = {
+        "MLOPS_EVENTS_KAFKA_BROKERS": kafka.brokers,
+        "MLOPS_EVENTS_KAFKA_PREFIX": prefix,
+        "MLOPS_EVENTS_SPOOL_DIR": str(spool),
+        "MLOPS_EVENTS_LINGER_S": "0.2",
+    }
+    own = (sys.executable, "-m", "mlops_events.producers", "spool")
+    trainer = processes.start(sys.executable, program, 0, 10_000_000, env=env)
+    await until(lambda: len(trainer.stdout().split()) > 5)
+    live = processes.start(*own, "--json", env=env)
+    assert await asyncio.to_thread(live.wait) == 0
+    trainer.kill()
+    await asyncio.to_thread(trainer.wait)
+    kept = int(trainer.stdout().split()[-1])
+
+    away = processes.start(*own, spool, "--drain", "--timeout", "1s", env=env)
+    assert await asyncio.to_thread(away.wait) == 1
+    left = processes.start(*own, "--json", env=env)
+    assert await asyncio.to_thread(left.wait) == 1
+    await asyncio.to_thread(kafka_broker.start)
+    drained = processes.start(*own, "--drain", "--timeout", "60s", env=env)
+    assert await asyncio.to_thread(drained.wait, within=90) == 0, drained.stderr()
+    counts = _indices(await _frames(kafka))
+
+    assert {one["live"] for one in json.loads(live.stdout())["waiting"]} == {True}
+    assert kafka.brokers in away.stderr()
+    waiting = json.loads(left.stdout())["waiting"]
+    assert {one["live"] for one in waiting} == {False}
+    (observed,) = [one["events"] for one in waiting if one["kind"] == "observation"]
+    assert observed >= kept
+    assert counts == dict.fromkeys(range(observed), 1)
+    assert drained.stdout().splitlines()[-1] == f"nothing waits in {spool}"
+    assert segments(spool) == []

@@ -11,7 +11,7 @@ from mlops_events.producers.spooled import SpooledBacklog
 from mlops_events.producers.transport import OutRecord
 from mlops_events.schemas.errors import DecodeError, MlopsEventsError
 from mlops_events.schemas.frame import decode_frame
-from mlops_events.schemas.topics import frame_headers, origin_key
+from mlops_events.schemas.topics import Topics, frame_headers, origin_key
 
 if TYPE_CHECKING:
     from mlops_events.producers.backlog import Sealed
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mlops_events.producers.settings import EmitterSettings
     from mlops_events.producers.worker import Worker
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "record_of"]
 
 _LOOK_EVERY_S: Final = 60.0
 
@@ -93,19 +93,28 @@ class Keeper:
     def _record(self, stored: Stored) -> OutRecord | None:
         """Return a stored frame as it was to be sent."""
         try:
-            frame = decode_frame(stored.value)
+            return record_of(stored, self._topics)
         except DecodeError as error:
             self._complain(error)
             return None
-        return OutRecord(
-            topic=self._topics.raw(frame.kind),
-            key=origin_key(frame.origin),
-            headers=frame_headers(frame),
-            value=stored.value,
-        )
 
     def _refused(self, error: OSError) -> None:
         self._complain(SpoolError(f"spool {self._root}: {error}; frames wait in memory alone"))
+
+
+def record_of(stored: Stored, topics: Topics) -> OutRecord:
+    """Return a stored frame as it was to be sent.
+
+    Raises:
+        DecodeError: it is no frame.
+    """
+    frame = decode_frame(stored.value)
+    return OutRecord(
+        topic=topics.raw(frame.kind),
+        key=origin_key(frame.origin),
+        headers=frame_headers(frame),
+        value=stored.value,
+    )
 
 
 def _restore(lane: "Lane", stored: Stored) -> "Sealed":

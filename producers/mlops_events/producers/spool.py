@@ -16,7 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["Leftover", "Queue", "Spool", "Stored", "leftovers"]
+import msgspec
+
+__all__ = ["Leftover", "Queue", "Spool", "Stored", "Waiting", "leftovers", "waiting"]
 
 SEGMENT_BYTES: Final = 4 << 20
 _HEAD = struct.Struct("<IIIQ")  # length, checksum, events, seq
@@ -285,6 +287,69 @@ def leftovers(root: Path) -> Iterator[Leftover]:
             continue
         if lock is not None:
             yield Leftover(folder, lock)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits in a folder of the spool: frames, events and bytes of a kind, since when.
+
+    `live` says that a process holds it, which sends it by itself.
+    """
+
+    emitter: str
+    live: bool
+    kind: str
+    frames: int
+    events: int
+    bytes: int
+    since_ns: int
+
+
+def waiting(root: Path) -> list[Waiting]:
+    """Return what waits, oldest first; nothing is changed, and no process is waited for.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found: list[Waiting] = []
+    for folder in sorted((p for p in root.iterdir() if _NAME.match(p.name)), key=_changed):
+        live = _is_held(folder / _LOCK)
+        kinds: dict[str, list[tuple[int, int, int, int]]] = {}
+        for path in folder.iterdir():
+            match = _SEGMENT.match(path.name)
+            counted = _count(path) if match else None
+            if match and counted:
+                kinds.setdefault(match[2], []).append(counted)
+        for kind, segments in sorted(kinds.items()):
+            frames, events, size, since_ns = zip(*segments, strict=True)
+            found.append(
+                Waiting(folder.name, live, kind, sum(frames), sum(events), sum(size), min(since_ns))
+            )
+    return found
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        lock = _try_lock(path)
+    except OSError:
+        return False
+    if lock is None:
+        return True
+    os.close(lock)
+    return False
+
+
+def _count(path: Path) -> tuple[int, int, int, int] | None:
+    """Return frames, events and bytes of a segment, and since when; None if it is gone or empty."""
+    frames = events = at = 0
+    try:
+        since_ns = path.stat().st_mtime_ns
+        while (frame := _read(path, at)) is not None:
+            frames += 1
+            events += frame.events
+            at += _HEAD.size + len(frame.value)
+    except OSError:
+        return None
+    return (frames, events, at, since_ns) if frames else None
 
 
 def _changed(folder: Path) -> float:

@@ -9,6 +9,7 @@ from mlops_events.producers.commands import (
     memory_risk,
     run_analysis,
     simulate,
+    spool,
 )
 from mlops_events.producers.commands.root import Abort, UsageError, app, explain
 
@@ -25,4 +26,5 @@ __all__ = [
     "memory_risk",
     "run_analysis",
     "simulate",
+    "spool",
 ]
