@@ -23,11 +23,6 @@ __all__ = ["spool"]
 _QUIET_S = 2.0
 
 
-class _Report(msgspec.Struct, frozen=True, kw_only=True):
-    waiting: list[Waiting]
-    drained: Account | None = None
-
-
 @app.command(
     epilog=examples(
         "mlops-emit spool /var/spool/mlops-events",
@@ -74,7 +69,7 @@ def spool(
         )
     left = waiting(root)
     if as_json:
-        typer.echo(msgspec.json.encode(_Report(waiting=left, drained=account)))
+        typer.echo(msgspec.json.encode({"waiting": left, "drained": account}))
     else:
         _show(root, left, account)
     if account is not None:
