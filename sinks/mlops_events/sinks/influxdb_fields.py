@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
 from typing import Any, Final, TypeAlias
 
 from mlops_events.sinks.jsontext import to_json
@@ -67,4 +66,6 @@ def _summary(name: str, numbers: Sequence[float]) -> Iterator[tuple[str, Scalar]
         yield f"{name}_mean", math.fsum(number / count for number in finite)
         yield f"{name}_min", min(finite)
         yield f"{name}_max", max(finite)
-        yield f"{name}_median", median(finite) if count < 3 else sorted(finite)[count // 2]
+        ordered = sorted(finite)
+        low, high = ordered[(count - 1) // 2], ordered[count // 2]
+        yield f"{name}_median", low if low == high else low / 2 + high / 2  # the sum may overflow

@@ -124,6 +124,21 @@ async def test_tags_are_of_the_allow_list_on_a_real_1x(
     assert (point["hotkey"], point["site"], point["device"]) == ("5F", "a", "cuda:0")
 
 
+@pytest.mark.parametrize(
+    ("values", "median"),
+    [([3.0], 3), ([1.0, 2.0], 1.5), ([9.0, 1, 4], 4), ([8.0, 1, 4, 2], 3), ([1e308] * 2, 1e308)],
+)
+async def test_the_median_of_a_list_is_the_middle_on_a_real_1x(
+    influxdb: Any, sink: InfluxDBSink, observed: Any, values: list[float], median: float
+) -> None:
+    """Of the two in the middle, where the number is even."""
+    refused = await sink.write(observed({"losses": values}))
+
+    assert not refused
+    (point,) = influxdb.query("SELECT * FROM training")
+    assert point["losses_median"] == median
+
+
 async def test_what_would_break_a_line_is_replaced_in_tags_on_a_real_1x(
     influxdb: Any, sink: InfluxDBSink, observed: Any
 ) -> None:
