@@ -60,7 +60,7 @@ async def test_all_is_well(examine: Examine, kafka: str, prefix: str) -> None:
     settings = KafkaSettings(brokers=kafka, prefix=prefix, partitions=2, replication=1)
     await make_topics(settings)
     env = {"MLOPS_EVENTS_KAFKA_BROKERS": kafka, "MLOPS_EVENTS_KAFKA_PREFIX": prefix}
-    code, found = examine(**env)
+    code, found = examine("--timeout", "20s", **env)
     untouched = await lines(settings)
     wrote, written = examine("--write", "--emit", "--timeout", "20s", **env)
     messages = await lines(settings)
@@ -77,7 +77,9 @@ async def test_all_is_well(examine: Examine, kafka: str, prefix: str) -> None:
 
 async def test_missing_topics_are_named(examine: Examine, kafka: str, prefix: str) -> None:
     """With the prefix that may be wrong; an address that fails beside one that works is a pity."""
-    code, found = examine("--write", "--brokers", kafka, MLOPS_EVENTS_KAFKA_PREFIX=prefix)
+    code, found = examine(
+        *("--write", "--timeout", "20s", "--brokers", kafka), MLOPS_EVENTS_KAFKA_PREFIX=prefix
+    )
 
     assert code == 1
     assert f"{prefix}.observation.v1" in found["topics"]["found"]
@@ -95,7 +97,7 @@ async def test_the_embedded_broker_has_to_be_called_so(
         "MLOPS_EVENTS_KAFKA_BROKERS": embedded_broker.address,
         "MLOPS_EVENTS_KAFKA_PREFIX": prefix,
     }
-    code, found = examine("--write", "--timeout", "5s", **env)
+    code, found = examine("--write", "--timeout", "15s", **env)
     good, right = examine("--write", "--timeout", "20s", MLOPS_EVENTS_KAFKA_EMBEDDED="1", **env)
 
     assert code == 1

@@ -98,7 +98,7 @@ async def test_a_miner_with_the_calls_of_before_is_in_every_store(
             "MLOPS_EVENTS_RUN_ID": "subnet-3",
         },
     )
-    assert await asyncio.to_thread(miner.wait) == 0, miner.stderr()
+    assert await asyncio.to_thread(miner.wait, within=90) == 0, miner.stderr()
 
     def arrived() -> bool:
         for service in services:
@@ -111,7 +111,7 @@ async def test_a_miner_with_the_calls_of_before_is_in_every_store(
             and [len(run["history"]) for run in stores.runs()] == [10]
         )
 
-    await until(arrived, every=0.5)
+    await until(arrived, within=180, every=0.5)
     points = stores.points("Mtraining_step")
     lines = stores.lines()
     (run,) = stores.runs()

@@ -82,7 +82,7 @@ async def test_a_broker_that_is_silent_for_too_long_costs_nothing(
     leave(frame(0))
     silent = MemoryTransport()
     silent.fail()
-    account = await drain(tmp_path, TOPICS, silent, timeout_s=0.1, progress=lambda _: None)
+    account = await drain(tmp_path, TOPICS, silent, timeout_s=1, progress=lambda _: None)
     left = waiting(tmp_path)
     later = await drain(tmp_path, TOPICS, MemoryTransport(), timeout_s=5, progress=lambda _: None)
 

@@ -152,7 +152,7 @@ class TestWay:
 
     def test_a_port_that_says_nothing_is_not_waited_for(self, examine: Any, silent: str) -> None:
         """It is no port of Kafka."""
-        code, found = examine("--brokers", silent, "--timeout", "300ms")
+        code, found = examine("--brokers", silent, "--timeout", "3s")
 
         assert code == 1
         assert of(found, "broker")["status"] == "ok"
@@ -163,7 +163,7 @@ class TestWay:
     ) -> None:
         """It connects and then nothing comes."""
         _, found = examine(
-            "--brokers", silent, "--timeout", "300ms", MLOPS_EVENTS_KAFKA_SECURITY_PROTOCOL="SSL"
+            "--brokers", silent, "--timeout", "3s", MLOPS_EVENTS_KAFKA_SECURITY_PROTOCOL="SSL"
         )
 
         assert "connects and makes no TLS handshake" in of(found, "broker")["found"]
